@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from benchmarks.figure import Figure
 from gradsync.cores import available_cores
-from gradsync.scale.measuring.machine import Plan
-from gradsync.scale.studying import study_machine
+from gradsync.scale.measuring import Plan
+from gradsync.scale.study import study_machine
 from gradsync.scale.tables import GOAL
 
 

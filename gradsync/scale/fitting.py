@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from gradsync.scale.compute import Compute
-from gradsync.scale.network import ALGORITHMS, Algorithm, Network
+from gradsync.scale.costs import ALGORITHMS, Algorithm, Compute, Network
 
 Numbers = NDArray[np.float64]
 FIRST_ALPHA, FIRST_BETA = 1e-5, 1e-9  # seconds, seconds per byte: the start of the search

@@ -1,7 +1,12 @@
-"""Run a course's probe of averaging with a learner's files, and with torch's DDP."""
+"""Compare a learner's averagers with torch's DDP, in a course's probe of averaging.
+
+The figures of a training step come from the events of a run; barriers separate the steps.
+"""
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,13 +16,30 @@ from gradsync.course.support import AVERAGING, command_module, support_of
 from gradsync.grading.suite.suite_ranks import SuiteRanks, unsuite_ranks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.scale.averagers import StepFigures, figures, median_of
+from gradsync.ranks.deadlocks.calls import bytes_of
+from gradsync.records import Observation
+from gradsync.reports.timeline import spans
+from gradsync.reports.timeline.lanes import Bar, bars
+from gradsync.reports.timeline.spans import Span
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
 
 SECONDS = 60.0  # for one averager, in one turn
 RANKS = 2
 TURNS = 5  # on a noisy machine, only runs right after each other can be compared
+WARM = 3  # steps that are left out, because DDP rebuilds its buckets in the second one
+RECEIVES = "recv"
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """Medians over the steps of one or more runs, of the slowest rank."""
+
+    name: str
+    seconds: float  # of a step
+    collectives: int  # in a step
+    bytes: int  # passed to collectives in a step, on one rank
+    hidden: float | None  # part of the communication time in which the rank computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +113,89 @@ def _measure(name: str, ranks: SuiteRanks, function: Callable[..., Any]) -> Step
         failure = failed.observation.failure
         return failure.diagnosis.explanation if failure else str(failed)
     return found or "The events of the run do not show its steps."
+
+
+def figures(name: str, seen: Observation, *, files: bool = True) -> StepFigures | None:
+    """Return the figures of a run, or None if its events do not show enough steps.
+
+    Args:
+        name: the name in the table.
+        seen: the run.
+        files: whether the run used a learner's files, whose own barriers do not separate steps.
+    """
+    by_rank = [_of_rank(name, seen, rank, files) for rank in range(seen.world_size)]
+    complete = [found for found in by_rank if found is not None]
+    if len(complete) < seen.world_size:
+        return None
+    return max(complete, key=lambda found: found.seconds)
+
+
+def median_of(runs: Sequence[StepFigures]) -> StepFigures:
+    """Return the medians of several runs of the same averager."""
+    hidden = [run.hidden for run in runs if run.hidden is not None]
+    return StepFigures(
+        runs[0].name,
+        statistics.median(run.seconds for run in runs),
+        round(statistics.median(run.collectives for run in runs)),
+        round(statistics.median(run.bytes for run in runs)),
+        statistics.median(hidden) if hidden else None,
+    )
+
+
+def _of_rank(name: str, seen: Observation, rank: int, files: bool) -> StepFigures | None:
+    mine = [bar for bar in bars(seen.events, seen.world_size) if bar.rank == rank]
+    barriers = [bar for bar in mine if bar.collective.op == "barrier"]
+    between = [bar for bar in barriers if bar.collective.by_test or not files]
+    steps = [
+        (before.end, after.start)
+        for before, after in itertools.pairwise(between)
+        if before.end is not None
+    ][WARM:]
+    if not steps:
+        return None
+    others = [bar for bar in mine if bar not in between]
+    waits = spans.blocked(seen.events, rank)
+    inside = [[bar for bar in others if start <= bar.start < end] for start, end in steps]
+    hidden = [
+        _hidden(called, waits, step) for called, step in zip(inside, steps, strict=True) if called
+    ]
+    return StepFigures(
+        name,
+        statistics.median(end - start for start, end in steps),
+        round(statistics.median(map(len, inside))),
+        round(statistics.median(map(_bytes, inside))),
+        statistics.median(hidden) if hidden else None,
+    )
+
+
+def _bytes(called: Sequence[Bar]) -> int:
+    return sum(bytes_of(bar.collective) for bar in called if bar.collective.op != RECEIVES)
+
+
+def _hidden(called: Sequence[Bar], waits: Sequence[Span], step: Span) -> float:
+    """Return the part of the collectives' time in a step in which the main thread did not wait."""
+    under_way = _cut([(bar.start, step[1] if bar.end is None else bar.end) for bar in called], step)
+    joined = _joined(under_way)
+    exposed = sum(_length(_cut(waits, span)) for span in joined)
+    return 1 - exposed / max(_length(joined), 1e-9)
+
+
+def _cut(found: Sequence[Span], limits: Span) -> list[Span]:
+    """Return the parts of the spans that are within the limits."""
+    cut = [(max(start, limits[0]), min(end, limits[1])) for start, end in found]
+    return [(start, end) for start, end in cut if start < end]
+
+
+def _joined(found: Sequence[Span]) -> list[Span]:
+    """Return the same times as spans that do not overlap."""
+    joined: list[Span] = []
+    for start, end in sorted(found):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((start, end))
+    return joined
+
+
+def _length(found: Sequence[Span]) -> float:
+    return sum(end - start for start, end in found)

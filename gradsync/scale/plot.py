@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from gradsync.scale.batches import GOOD
+from gradsync.scale.strategies import GOOD
 from gradsync.scale.study import Study
 from gradsync.scale.tables import bytes_shown, shown
 

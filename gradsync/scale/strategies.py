@@ -1,4 +1,4 @@
-"""The time of a training step on N ranks, for four ways to share the work.
+"""The time of a training step on N ranks, for four ways to share the work, and when it pays off.
 
 Each rank has its own core or GPU and its own batch. Gradients become ready at a constant rate
 during backward, from the last layer to the first, and are sent in buckets.
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gradsync.scale.compute import Compute
-from gradsync.scale.network import Network
+from gradsync.scale.costs import Compute, Network
 
 MIB = 2**20
 BUCKET = 25 * MIB  # bytes, as in torch's DistributedDataParallel
 MICROBATCHES = 4  # for each update, with accumulation
+GOOD = 0.8  # of the ideal speed, which is N times the speed of one rank
+LARGEST = 2**24  # samples: larger batches are not searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,40 @@ def speedup(
     """Return the samples per second, divided by one rank's with the same batch."""
     step = strategy(workload, network, batch, ranks)
     return ranks * workload.compute.step(batch) / step.seconds_for_batch
+
+
+@dataclass(frozen=True, slots=True)
+class PayingBatches:
+    """The smallest batches on each rank with which several ranks are faster; None: no batch."""
+
+    ranks: int
+    faster: int | None  # with more samples per second than one rank
+    efficient: int | None  # with at least `GOOD` of the ideal speed
+
+
+def paying_batches(
+    strategy: Strategy, workload: Workload, network: Network, ranks: int
+) -> PayingBatches:
+    """Return the smallest batches with which `ranks` ranks are faster than one.
+
+    Communication takes the same time for a batch of any size, and compute grows with the batch.
+    """
+
+    def smallest(least: float) -> int | None:
+        """Bisect: with a larger batch, the same communication is a smaller part of the step."""
+        low, high = 0, LARGEST  # `low` is too small, `high` is not
+        if speedup(strategy, workload, network, high, ranks) < least:
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            if speedup(strategy, workload, network, middle, ranks) < least:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    barely = 1.0 + 1e-9
+    return PayingBatches(ranks, smallest(barely), smallest(GOOD * ranks))
 
 
 def _all_reduces(workload: Workload, network: Network, ranks: int) -> float:

@@ -1,17 +1,33 @@
-"""The results of `gradsync scale`: constants, the errors of predictions, and forecasts."""
+"""Make a study for `gradsync scale`: measure, fit, test the predictions, and forecast."""
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gradsync.scale.batches import PayingBatches, paying_batches
-from gradsync.scale.compute import Compute
+from gradsync.scale.costs import Compute, Network, crowding
 from gradsync.scale.fitting import Timing, errors, fit_compute, fit_network
-from gradsync.scale.measuring.machine import Measured, Plan, StepTiming
-from gradsync.scale.network import Network, crowding
-from gradsync.scale.strategies import STRATEGIES, Step, Workload, overlapped, plain, speedup
+from gradsync.scale.measuring import (
+    Measured,
+    Plan,
+    Progress,
+    StepTiming,
+    measure,
+    measure_compute,
+)
+from gradsync.scale.on_ranks import FLOAT, gradient_bytes
+from gradsync.scale.strategies import (
+    STRATEGIES,
+    PayingBatches,
+    Step,
+    Workload,
+    overlapped,
+    paying_batches,
+    plain,
+    speedup,
+)
 
 RANKS = tuple(2**power for power in range(11))  # 1 to 1,024
 
@@ -61,6 +77,50 @@ class Study:
     steps: tuple[StepTiming, ...] = ()
     slower: float = 1.0  # the compute time of these steps, divided by the time on one rank
     load: float = 0.0  # processes that ran or waited for a core before the measurement
+
+
+def study_machine(
+    plan: Plan,
+    cores: int,
+    batch: int,
+    parameters: int | None,
+    sample_ms: float | None,
+    progress: Progress,
+) -> Study:
+    """Measure and predict the small CNN on this machine, and forecast a workload.
+
+    Args:
+        plan: the measurements to make.
+        cores: the number of cores that this process may use.
+        batch: samples on each rank in the forecasts.
+        parameters: the parameters of the model to forecast; None: the small CNN's.
+        sample_ms: milliseconds of its forward and backward; None: the small CNN's.
+        progress: is called with the name of each measurement.
+    """
+    load = os.getloadavg()[0]
+    measured = measure(plan, progress)
+    fit, compute = fit_measured(measured, plan, cores)
+    alone = Workload(compute, gradient_bytes())
+    slower, steps = fit_steps(measured, plan, alone, fit.network)
+    fit = replace(fit, predictions=(*fit.predictions, steps))
+    workload = _workload(compute, parameters, sample_ms)
+    found = study("gloo on this machine", fit, alone, workload, batch, measured.steps)
+    return replace(found, slower=slower, load=load)
+
+
+def study_cluster(
+    timings: Sequence[Timing],
+    batch: int,
+    parameters: int | None,
+    sample_ms: float | None,
+    progress: Progress,
+) -> Study:
+    """Forecast a workload on a cluster, with measured all-reduces; see `study_machine`."""
+    compute = Compute(0.0, 0.0)
+    if sample_ms is None:
+        compute = fit_compute(measure_compute(Plan(), progress))
+    workload = _workload(compute, parameters, sample_ms)
+    return study("nccl-tests", fit_cluster(timings), workload, workload, batch)
 
 
 def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compute]:
@@ -172,3 +232,10 @@ def _both(timings: Sequence[Timing], cores: int | None) -> tuple[Network, Networ
 
 def _prediction(what: str, found: Sequence[float]) -> Prediction:
     return Prediction(what, len(found), statistics.median(found))
+
+
+def _workload(compute: Compute, parameters: int | None, sample_ms: float | None) -> Workload:
+    if sample_ms is not None:
+        compute = Compute(0.0, sample_ms / 1e3)
+    size = gradient_bytes() if parameters is None else FLOAT * parameters
+    return Workload(compute, size)

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from rich.table import Table
 
-from gradsync.scale.averagers import StepFigures
-from gradsync.scale.batches import GOOD
-from gradsync.scale.mine import TURNS, Comparison
-from gradsync.scale.network import Network
+from gradsync.scale.costs import Network
+from gradsync.scale.mine import TURNS, Comparison, StepFigures
+from gradsync.scale.strategies import GOOD
 from gradsync.scale.study import Study, predicted_step
 
 GOAL = 0.25  # median error

@@ -120,8 +120,8 @@ def _study(
     from gradsync.scale.nccl_tests import read_nccl_tests
 
     timings = read_nccl_tests(files)  # reports a bad file before torch is imported
-    from gradsync.scale.measuring.machine import Plan
-    from gradsync.scale.studying import study_cluster, study_machine
+    from gradsync.scale.measuring import Plan
+    from gradsync.scale.study import study_cluster, study_machine
 
     with activity() as shown:
         if timings:

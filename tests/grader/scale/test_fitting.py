@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
+from gradsync.scale.costs import Network
 from gradsync.scale.fitting import BatchTiming, Timing, errors, fit_compute, fit_network
-from gradsync.scale.network import Network
 
 SIZES = [1024 * 4**power for power in range(9)]
 

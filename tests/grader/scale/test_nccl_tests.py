@@ -4,9 +4,9 @@
 import pytest
 
 from gradsync.errors import UnusableInput
+from gradsync.scale.costs import Network
 from gradsync.scale.fitting import Timing
 from gradsync.scale.nccl_tests import parse, read_nccl_tests
-from gradsync.scale.network import Network
 from gradsync.scale.study import fit_cluster
 
 NEW = """\

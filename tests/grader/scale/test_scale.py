@@ -9,13 +9,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradsync.scale.compute import Compute
+from gradsync.scale.costs import Compute, Network
 from gradsync.scale.fitting import Timing
-from gradsync.scale.measuring.machine import Plan
-from gradsync.scale.network import Network
+from gradsync.scale.measuring import Plan
 from gradsync.scale.strategies import Workload
-from gradsync.scale.study import Fit, study
-from gradsync.scale.studying import study_machine
+from gradsync.scale.study import Fit, study, study_machine
 from gradsync.scale.tables import bytes_shown, shown, tables
 
 SMALL = Plan(

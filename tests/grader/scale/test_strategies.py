@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradsync.scale.batches import GOOD, paying_batches
-from gradsync.scale.compute import Compute
-from gradsync.scale.network import Network
+from gradsync.scale.costs import Compute, Network
 from gradsync.scale.strategies import (
     BUCKET,
+    GOOD,
     MIB,
     MICROBATCHES,
     STRATEGIES,
     Workload,
     accumulated,
     overlapped,
+    paying_batches,
     plain,
     sharded,
     speedup,

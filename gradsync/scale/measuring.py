@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradsync.ranks import run_ranks
+from gradsync.scale import on_ranks
 from gradsync.scale.fitting import BatchTiming, Timing
-from gradsync.scale.measuring import on_ranks
 
 Progress = Callable[[str], object]  # is called with the name of each measurement
 

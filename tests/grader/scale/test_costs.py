@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.scale.network import Network, messages
+from gradsync.scale.costs import Network, messages
 
 MIB = 2**20
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gradsync.records import Collective, Event, Observation
-from gradsync.scale.averagers import WARM, figures
+from gradsync.scale.mine import WARM, figures
 
 MAIN = 1  # thread
 STEP = 1.0  # seconds between barriers

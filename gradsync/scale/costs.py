@@ -1,10 +1,10 @@
-"""The alpha-beta model of all-reduce: the cost of a message, and the number of messages.
+"""The cost of a training step's parts: compute on one rank, and all-reduce between ranks.
 
-A message of n bytes takes alpha + n * beta seconds. The formulas are from R. Thakur,
-R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH",
-IJHPCA 19(1), 2005. The time for adding numbers (gamma in that paper) is proportional to the number
-of bytes, so it is part of beta here. P. Patarasuk and X. Yuan, JPDC 69(2), 2009, prove that no
-algorithm sends fewer bytes than the ring.
+All-reduce has the alpha-beta model: a message of n bytes takes alpha + n * beta seconds. The
+formulas are from R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
+Operations in MPICH", IJHPCA 19(1), 2005. The time for adding numbers (gamma in that paper) is
+proportional to the number of bytes, so it is part of beta here. P. Patarasuk and X. Yuan, JPDC
+69(2), 2009, prove that no algorithm sends fewer bytes than the ring.
 
 Three terms are added here, for ranks on one machine. If there are more ranks than cores, a rank
 that receives a message waits for the other ranks on its core, and copying and adding bytes takes
@@ -20,6 +20,28 @@ from typing import Literal, get_args
 
 Algorithm = Literal["ring", "tree"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Seconds for forward, backward and the optimizer's update, on one core or GPU."""
+
+    fixed: float  # seconds for each batch, however small
+    per_sample: float  # seconds for each sample
+    update: float = 0.0  # seconds for the optimizer's step
+    backward_share: float = 2 / 3  # of forward and backward
+
+    def passes(self, batch: float) -> float:
+        """Return the seconds for forward and backward of `batch` samples."""
+        return self.fixed + self.per_sample * batch
+
+    def backward(self, batch: float) -> float:
+        """Return the seconds for backward of `batch` samples."""
+        return self.backward_share * self.passes(batch)
+
+    def step(self, batch: float) -> float:
+        """Return the seconds for a complete step of `batch` samples on one rank."""
+        return self.passes(batch) + self.update
 
 
 @dataclass(frozen=True, slots=True)

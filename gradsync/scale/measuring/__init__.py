@@ -1,1 +1,0 @@
-"""Measure this machine: `machine` starts ranks, `on_ranks` and `training` run on them."""
