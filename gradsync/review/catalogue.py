@@ -8,14 +8,12 @@ from pathlib import Path
 from gradsync.errors import UnusableInput
 from gradsync.review.findings import Rule
 from gradsync.review.rules import (
-    batches,
     collectives,
     devices,
     files,
     gradients,
     launching,
     loaders,
-    logs,
     metrics,
     models,
     samplers,
@@ -23,8 +21,7 @@ from gradsync.review.rules import (
 )
 
 _MODULES = (
-    loaders, samplers, batches, files, logs, collectives, launching, devices, models, gradients,
-    metrics, seeds,
+    loaders, samplers, files, collectives, launching, devices, models, gradients, metrics, seeds,
 )  # fmt: skip
 RULES: tuple[Rule, ...] = tuple(
     sorted(
@@ -32,8 +29,6 @@ RULES: tuple[Rule, ...] = tuple(
         key=lambda rule: rule.code,
     )
 )
-
-
 PAGES = Path(__file__).parent / "pages"
 
 

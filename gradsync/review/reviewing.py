@@ -9,8 +9,7 @@ from pathlib import Path
 
 from gradsync.review.catalogue import RULES
 from gradsync.review.findings import Finding, Hit, Rule
-from gradsync.review.flow.entry_points import programs
-from gradsync.review.flow.program import Program
+from gradsync.review.flow.program import Program, programs
 from gradsync.review.flow.project import Project, parse, read
 
 _DEEPEST = 8_000  # Python's recursion limit while a script is followed

@@ -26,10 +26,6 @@ CODES |= {
 ORDINARY = {name for name in NAMES if re.fullmatch("[a-z]+", name)}
 OTHER_THINGS = {("folder.py", "train"), ("files.py", "train")}  # MNIST's own file names
 OTHER_THINGS |= {("train.py", "train"), ("placement.py", "train")}  # the command `gradsync train`
-OTHER_THINGS |= {  # `gradsync review` evaluates expressions
-    (f"{name}.py", "evaluate")
-    for name in ("calls", "classes", "expressions", "interpreter", "naming")
-}
 
 
 def mentions(text, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from gradsync.cli.app import app, say
-from gradsync.cli.launch.rule_pages import show_page
 from gradsync.errors import UnusableInput
 from gradsync.text import counted
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gradsync.review.reviewing import Review
 
 FOUND = 1
+EVERY = "all"
 
 
 class Format(str, Enum):
@@ -61,7 +62,7 @@ def review_command(
     [dim]gradsync review --explain DDP005[/]     why a rule matters, with wrong and right code
     """
     if explain is not None:
-        show_page(explain)
+        _show_page(explain)
         return
     if not files:
         raise UnusableInput("Name the scripts to review, as in `gradsync review train.py`.")
@@ -158,3 +159,28 @@ def _print_text(found: Review, rules: Sequence[Rule]) -> None:
         summary.print(f"[dim]gradsync review --explain {code} shows wrong and right code.[/]")
     if len(absent) == len(lines):
         summary.print("No distributed training was found in these files.")
+
+
+def _show_page(code: str) -> None:
+    """Print the page of a rule, or for "all" the titles of all rules.
+
+    Raises:
+        UnusableInput: if there is no rule with this code.
+    """
+    from rich.markdown import Markdown  # imports many modules that no other command needs
+
+    from gradsync.review.catalogue import RULES, page
+
+    titles = {rule.code: rule.title for rule in RULES}
+    wanted = code.strip().upper()
+    if wanted == EVERY.upper():
+        print("\n".join(f"{code} {title}" for code, title in titles.items()))
+    elif wanted not in titles:
+        raise UnusableInput(
+            f"--explain {code}: there is no such rule. `gradsync review --explain {EVERY}` lists "
+            "the rules."
+        )
+    elif sys.stdout.isatty():
+        Console().print(Markdown(page(wanted)))
+    else:
+        print(page(wanted), end="")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import replace
 
-from gradsync.review.flow.expressions import Evaluator, value_of
-from gradsync.review.flow.frame import Frame
 from gradsync.review.flow.values import Code, Thing, Value
 
-_DEEPEST = 6  # bases of bases
 _KIND_OF_BASE = {
     "Module": "model",
     "Sequential": "model",
@@ -23,35 +19,23 @@ _KIND_OF_BASE = {
 }
 
 
-def bases(run: Evaluator, cls: Code) -> Iterator[Value]:
-    """Yield the classes that a class is derived from, as its file names them."""
-    previous = run.frame
-    run.frame = Frame(cls.source, cls.module, cls.scope, {})
-    try:
-        for base in cls.node.bases if isinstance(cls.node, ast.ClassDef) else ():
-            if isinstance(base, (ast.Name, ast.Attribute)):
-                yield value_of(run, base)
-    finally:
-        run.frame = previous
-
-
-def kind_of(run: Evaluator, cls: Code, depth: int = 0) -> str:
+def kind_of(cls: Code) -> str:
     """Return an instance's kind: "model", "sampler", "dataset", "optimizer" or "instance"."""
-    for base in list(bases(run, cls)):
+    for base in cls.bases:
         if base.path.startswith(("torch.", "torchdata.")):
             name = base.path.rpartition(".")[2]
             if name in _KIND_OF_BASE:
                 return _KIND_OF_BASE[name]
             if base.path.startswith("torch.nn."):
                 return "model"
-        if base.code and isinstance(base.code.node, ast.ClassDef) and depth < _DEEPEST:
-            kind = kind_of(run, base.code, depth + 1)
+        if base.code and base.code.is_class:
+            kind = kind_of(base.code)
             if kind != "instance":
                 return kind
     return "instance"
 
 
-def find(run: Evaluator, cls: Code, name: str, depth: int = 0) -> Value | None:
+def find(cls: Code, name: str) -> Value | None:
     """Return a method or an attribute of a class or of its bases, not bound to an instance."""
     assert isinstance(cls.node, ast.ClassDef)
     for node in cls.node.body:
@@ -61,18 +45,13 @@ def find(run: Evaluator, cls: Code, name: str, depth: int = 0) -> Value | None:
             isinstance(target, ast.Name) and target.id == name for target in node.targets
         ):
             return Value(const=node.value.value) if isinstance(node.value, ast.Constant) else None
-    return in_bases(run, cls, name, depth)
+    return in_bases(cls, name)
 
 
-def in_bases(run: Evaluator, cls: Code, name: str, depth: int = 0) -> Value | None:
+def in_bases(cls: Code, name: str) -> Value | None:
     """Return a method of a class's bases, as `super()` finds it."""
-    if depth < _DEEPEST:
-        for base in list(bases(run, cls)):
-            if base.code and isinstance(base.code.node, ast.ClassDef):
-                found = find(run, base.code, name, depth + 1)
-                if found is not None:
-                    return found
-    return None
+    codes = [base.code for base in cls.bases if base.code and base.code.is_class]
+    return next((found for code in codes if (found := find(code, name)) is not None), None)
 
 
 def bound(found: Value, thing: Thing) -> Value:

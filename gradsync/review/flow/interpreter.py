@@ -1,37 +1,163 @@
-"""Follow a script's statements in order, without running Python; both branches are taken."""
+"""Follow a program from its entry point, without running Python, and record its calls.
+
+One class does this. It reads from top to bottom: files, statements, conditions and loops, names,
+expressions, calls. `values.py` explains the values that it computes. Statements run in order, and
+both branches of a condition are taken; afterwards, a name may have its value from either branch
+(`frame.merged`). The conditions and the loops around a place are kept in `guards` and `loops`, and
+each call is recorded as a `Step` with these.
+
+A statement of type X is run by the method `_x`, which returns how it ends: "return", "raise",
+"break", "continue" or "". An expression of type X is evaluated by the method `_x`, which returns
+its `Value`.
+"""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 
-from gradsync.review.flow.assignments import Assignments
-from gradsync.review.flow.expressions import combined, value_of
-from gradsync.review.flow.frame import Frame, merged
+from gradsync.review.flow import classes, torch_api
+from gradsync.review.flow.frame import Env, Frame, merged
+from gradsync.review.flow.name_hints import by_name, of_environment
+from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
+    DATA,
+    GRAD,
+    LOCAL,
     MAYBE_RANK,
+    MEAN,
+    OWN,
     RANK,
+    SHARE,
+    TOO_EARLY,
+    UNKNOWN,
+    WORLD,
     Code,
     Departure,
     Guard,
     Loop,
+    Step,
+    Thing,
     Value,
+    either,
+    escape,
+    mixed,
+    strided,
+    uncertain,
 )
 
+DEEPEST = 14  # nested calls
+MOST_TIMES = 10  # that one function is followed, over all its calls
+MOST_CALLS = 12_000  # of a program
+SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
+PROCESS = ("torch.multiprocessing.Process", "multiprocessing.Process")
+LEAVES = ("return", "continue", "break")
+_BUILTINS = frozenset(dir(builtins))
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort")
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
-LEAVES = ("return", "continue", "break")
+_COLLECTS = ("append", "appendleft", "extend", "insert", "add")
+_CLEARS = (
+    "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
+    "all_gather_object",
+)  # fmt: skip
+_CONTEXTS = ("contextmanager", "asynccontextmanager")
+_AGREES = re.compile("reduce(?!_mean)|gather|broadcast|sync|aggregate|average|all_mean", re.I)
+_ON_ONE_RANK = (
+    "rank_zero_only", "rank0_only", "rank_zero", "master_only", "master_process_only",
+    "main_process_only", "only_main_process", "on_main_process", "on_local_main_process",
+)  # fmt: skip
 
 
-class Interpreter(Assignments):
+class Interpreter:
     """Follows a program from its entry point, and records its calls."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.modules: dict[Source, Env] = {}
+        self.frame: Frame
+        self.steps: list[Step] = []
+        self.departures: list[Departure] = []
+        self.guards: list[Guard] = []
+        self.loops: list[Loop] = []
+        self.contexts: list[Value] = []
+        self.stack: list[ast.AST] = []
+        self.functions: list[ast.AST] = []  # that are being followed, innermost last
+        self.times: Counter[ast.AST] = Counter()
+        self.started = False
+        self.spawned: set[ast.AST] = set()
+        self.run = 0
+        self.evaluating = 0
+        self.tries = 0
+        self.discard: ast.AST | None = None  # the call that is a complete statement
+
+    def load(self, source: Source, *, as_main: bool) -> Env:
+        """Run a file's own statements, once, and return its names."""
+        if source in self.modules:
+            return self.modules[source]
+        env: Env = {}
+        self.modules[source] = env
+        previous = getattr(self, "frame", None)
+        self.frame = Frame(source, env, env, {})
+        main = "__main__" if as_main else source.path
+        env["__name__"] = Value(const=main)
+        guards, loops, contexts = self.guards, self.loops, self.contexts
+        self.guards, self.loops, self.contexts = [], [], []
+        try:
+            self.block(source.tree.body)
+        finally:
+            self.guards, self.loops, self.contexts = guards, loops, contexts
+            if previous is not None:
+                self.frame = previous
+        return env
+
+    def _import(self, node: ast.Import) -> str:
+        for alias in node.names:
+            source = self.project.find(self.frame.source, alias.name, 0)
+            if source is not None and alias.asname:
+                self.frame.set(alias.asname, self._module(source))
+            elif source is not None and "." not in alias.name:
+                self.frame.set(alias.name, self._module(source))
+            else:
+                name = alias.asname or alias.name.partition(".")[0]
+                path = alias.name if alias.asname else name
+                self.frame.set(name, Value(path=path))
+        return ""
+
+    def _importfrom(self, node: ast.ImportFrom) -> str:
+        source = self.project.find(self.frame.source, node.module or "", node.level)
+        env = self.load(source, as_main=False) if source is not None else None
+        for alias in node.names:
+            name = alias.asname or alias.name
+            if alias.name == "*":
+                for key, value in (env or {}).items():
+                    self.frame.env.setdefault(key, value)
+            elif env is not None and alias.name in env:
+                self.frame.set(name, env[alias.name])
+            else:
+                inside = f"{node.module}." if node.module else ""
+                nested = self.project.find(self.frame.source, inside + alias.name, node.level)
+                path = "." * node.level + inside + alias.name
+                value = self._module(nested) if nested else Value(path=path)
+                self.frame.set(name, value)
+        return ""
+
+    def _module(self, source: Source) -> Value:
+        thing = Thing("module", None)
+        thing.attrs = self.load(source, as_main=False)  # type: ignore[assignment]
+        return Value(things=frozenset({thing}))
+
+    # Statements
 
     def body(self, code: Code, frame: Frame) -> None:
         """Run the statements of a function."""
         if isinstance(code.node, ast.Lambda):
-            frame.returned.append(value_of(self, code.node.body))
+            frame.returned.append(self.value_of(code.node.body))
         elif not isinstance(code.node, ast.ClassDef):
             self.block(code.node.body)
 
@@ -46,29 +172,29 @@ class Interpreter(Assignments):
 
     def _expr(self, node: ast.Expr) -> str:
         self.discard = node.value
-        value_of(self, node.value)
+        self.value_of(node.value)
         if isinstance(node.value, ast.Call) and self.steps and self.steps[-1].node is node.value:
             return "raise" if self.steps[-1].path in _EXITS else ""
         return ""
 
     def _assign(self, node: ast.Assign) -> str:
-        value = value_of(self, node.value)
+        value = self.value_of(node.value)
         for target in node.targets:
             self.bind(target, value)
         return ""
 
     def _annassign(self, node: ast.AnnAssign) -> str:
         if node.value is not None:
-            self.bind(node.target, value_of(self, node.value))
+            self.bind(node.target, self.value_of(node.value))
         return ""
 
     def _augassign(self, node: ast.AugAssign) -> str:
-        previous = value_of(self, node.target)
-        self.bind(node.target, combined(node.op, previous, value_of(self, node.value)))
+        previous = self.value_of(node.target)
+        self.bind(node.target, combined(node.op, previous, self.value_of(node.value)))
         return ""
 
     def _return(self, node: ast.Return) -> str:
-        value = value_of(self, node.value) if node.value else Value(const=None)
+        value = self.value_of(node.value) if node.value else Value(const=None)
         tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
         tags |= self.own()
         is_constant = isinstance(value.const, bool)
@@ -77,11 +203,11 @@ class Interpreter(Assignments):
         return "raise" if status and value.const else "return"
 
     def _raise(self, node: ast.Raise) -> str:
-        value_of(self, node.exc)
+        self.value_of(node.exc)
         return "raise"
 
     def _assert(self, node: ast.Assert) -> str:
-        value_of(self, node.test)
+        self.value_of(node.test)
         return ""
 
     def _break(self, _: ast.Break) -> str:
@@ -94,8 +220,75 @@ class Interpreter(Assignments):
         self.frame.global_names.update(node.names)
         return ""
 
+    def _with(self, node: ast.With) -> str:
+        contexts, no_gradients = len(self.contexts), 0
+        for item in node.items:
+            value = self.value_of(item.context_expr)
+            if self.steps and self.steps[-1].node is item.context_expr:
+                no_gradients += self.steps[-1].path in _NO_GRADIENTS
+            self.contexts.append(self._context(item.context_expr, value))
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, self.entered(value))
+        self.evaluating += no_gradients
+        end = self.block(node.body)
+        self.evaluating -= no_gradients
+        del self.contexts[contexts:]
+        return end
+
+    _asyncwith = _with
+
+    def _context(self, node: ast.expr, value: Value) -> Value:
+        """Return a context manager's value, tagged if ranks may enter it one after the other."""
+        if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
+            step = next((s for s in reversed(self.steps) if s.node is node), None)
+            args = [*step.args, *step.kwargs.values()] if step else []
+            named = re.search("first|main|master|zero", ast.unparse(node.func))
+            if named or any(arg.deep_tags() & {RANK, MAYBE_RANK} for arg in args):
+                return value.tagged(MAYBE_RANK)
+        return value
+
+    def _try(self, node: ast.Try) -> str:
+        before = dict(self.frame.env)
+        self.tries += bool(node.handlers)
+        end = self.block(node.body)
+        self.tries -= bool(node.handlers)
+        states = [] if end else [dict(self.frame.env)]
+        for handler in node.handlers:
+            self.frame.env.update(before)
+            if not self.block(handler.body):
+                states.append(dict(self.frame.env))
+        if states:
+            self.frame.env.update(merged(states, Value()))
+        if not end:
+            end = self.block(node.orelse)
+        last = self.block(node.finalbody)
+        return last or (end if not states else "")
+
+    _trystar = _try
+
+    def _functiondef(self, node: ast.FunctionDef) -> str:
+        frame = self.frame
+        for decorator in node.decorator_list:
+            self.value_of(decorator)
+        self.bind(
+            ast.Name(node.name), Value(code=Code(node, frame.source, frame.scope(), frame.module))
+        )
+        return ""
+
+    _asyncfunctiondef = _functiondef
+
+    def _classdef(self, node: ast.ClassDef) -> str:
+        frame = self.frame
+        names = [base for base in node.bases if isinstance(base, (ast.Name, ast.Attribute))]
+        bases = tuple(self.value_of(name) for name in names)
+        code = Code(node, frame.source, frame.scope(), frame.module, bases=bases)
+        self.bind(ast.Name(node.name), Value(code=code))
+        return ""
+
+    # Conditions and loops
+
     def _if(self, node: ast.If) -> str:
-        test = value_of(self, node.test)
+        test = self.value_of(node.test)
         if isinstance(node.test, ast.Constant) or self._is_main_guard(node.test):
             return self.block(node.body if test.const else node.orelse)
         return self._branches(node, test, node.body, node.orelse)
@@ -150,20 +343,20 @@ class Interpreter(Assignments):
         return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
 
     def _match(self, node: ast.Match) -> str:
-        subject = value_of(self, node.subject)
+        subject = self.value_of(node.subject)
         for case in node.cases:
             self._branches(node, subject, case.body, [])
         return ""
 
     def _for(self, node: ast.For) -> str:
-        over = value_of(self, node.iter)
+        over = self.value_of(node.iter)
         self.bind(node.target, element_of(over))
         return self._loop(node, over)
 
     _asyncfor = _for
 
     def _while(self, node: ast.While) -> str:
-        return self._loop(node, value_of(self, node.test))
+        return self._loop(node, self.value_of(node.test))
 
     def _loop(self, node: ast.For | ast.While, over: Value) -> str:
         base = len(self.guards)
@@ -173,7 +366,7 @@ class Interpreter(Assignments):
             self.guards.append(Guard(node, over, True))
         self.block(node.body)
         if isinstance(node, ast.While) and not any(map(_calls_more, ast.walk(node.test))):
-            self._note_departure(node, value_of(self, node.test), "break")
+            self._note_departure(node, self.value_of(node.test), "break")
         if isinstance(node, ast.For) and self._names(node.target) & self.frame.cleared:
             self.clear(node.iter)
         self.loops.pop()
@@ -186,68 +379,518 @@ class Interpreter(Assignments):
     def _names(target: ast.expr) -> set[str]:
         return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
-    def _with(self, node: ast.With) -> str:
-        contexts, no_gradients = len(self.contexts), 0
-        for item in node.items:
-            value = value_of(self, item.context_expr)
-            if self.steps and self.steps[-1].node is item.context_expr:
-                no_gradients += self.steps[-1].path in _NO_GRADIENTS
-            self.contexts.append(self._context(item.context_expr, value))
-            if item.optional_vars is not None:
-                self.bind(item.optional_vars, self.entered(value))
-        self.evaluating += no_gradients
-        end = self.block(node.body)
-        self.evaluating -= no_gradients
-        del self.contexts[contexts:]
-        return end
+    # Names
 
-    _asyncwith = _with
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Assign a value to a name, an attribute or several of them."""
+        if isinstance(target, ast.Name):
+            self.frame.set(target.id, value)
+        elif isinstance(target, ast.Attribute):
+            self._bind_attribute(target, value)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            for number, part in enumerate(target.elts):
+                known = number < len(value.parts) and len(value.parts) == len(target.elts)
+                self.bind(part, value.parts[number] if known else self._part(value))
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, value)
+        elif isinstance(target, ast.Subscript):
+            self.value_of(target.slice)
+            self._bind_subscript(target, value)
 
-    def _context(self, node: ast.expr, value: Value) -> Value:
-        """Return a context manager's value, tagged if ranks may enter it one after the other."""
-        if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
-            step = next((s for s in reversed(self.steps) if s.node is node), None)
-            args = [*step.args, *step.kwargs.values()] if step else []
-            named = re.search("first|main|master|zero", ast.unparse(node.func))
-            if named or any(arg.deep_tags() & {RANK, MAYBE_RANK} for arg in args):
-                return value.tagged(MAYBE_RANK)
+    def entered(self, manager: Value) -> Value:
+        """Return the value that `with` assigns to the name after `as`."""
+        contexts = manager.of_kind("context")
+        if contexts:
+            return contexts[0].inner
+        for thing in manager.of_kind("instance"):
+            enter = self.property_of(thing, "__enter__")
+            if enter is not None and enter.code is not None and self.steps:
+                return self.follow(enter.code, self.steps[-1], (), {})
+        return manager
+
+    @staticmethod
+    def _part(value: Value) -> Value:
+        return Value(things=frozenset(value.deep()), tags=value.deep_tags(), maybe=True)
+
+    def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
+        owner = self.value_of(target.value)
+        value = value.tagged(*self.own())
+        for thing in owner.things:
+            previous = thing.attrs.get(target.attr)
+            sure = not self.guards or previous is None
+            thing.attrs[target.attr] = (
+                value if sure or previous is None else either(previous, value)
+            )
+        if isinstance(target.value, ast.Name) and owner.blank and not owner.path:
+            holder = Thing("namespace", None)  # a parameter, such as `args`
+            holder.attrs[target.attr] = value
+            self.frame.set(target.value.id, Value(things=frozenset({holder})))
+
+    def own(self) -> set[str]:
+        """Return {OWN} if this place runs under a condition on this rank's samples, or set()."""
+        guards = self.guards[self.frame.guards :]
+        return {OWN} if any(OWN in guard.value.tags for guard in guards) else set()
+
+    def clear(self, node: ast.expr) -> None:
+        """Record that a tensor, or each of several, is now the same on every rank."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)) and not _of_object(node):
+            node = node.value
+        for part in _parts_of(node):
+            self.clear(part)
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            value = self.value_of(node)
+            if not value.path and value.code is None:
+                self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN, SHARE))
+            if isinstance(node, ast.Name):
+                self.frame.cleared.add(node.id)
+
+    def collect(self, function: ast.expr, step: Step) -> None:
+        """Record that a list or a set gets a value that depends on samples or on the rank."""
+        if step.method not in _COLLECTS or not isinstance(function, ast.Attribute):
+            return
+        plain = not step.receiver.things and not step.receiver.path and step.receiver.code is None
+        tags = frozenset[str]().union(*(arg.deep_tags() for arg in step.args))
+        if isinstance(function.value, ast.Name) and plain and tags:
+            self.bind(function.value, step.receiver.tagged(*tags))
+
+    def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
+        if self.value_of(target.value).path == "os.environ":
+            set_item = ast.Attribute(target.value, "__setitem__")
+            self._call(ast.copy_location(ast.Call(set_item, [target.slice, target], []), target))
+            self.steps[-1].args = (self.steps[-1].args[0], value)
+            return
+        if isinstance(target.value, ast.Name):
+            previous = self.frame.env.get(target.value.id)
+            if previous is not None and not previous.path:
+                parts = (*previous.parts, value)
+                keys = (*previous.keys, self.value_of(target.slice).const)
+                new = Value(previous.things, previous.tags, parts=parts,
+                            keys=keys if len(keys) == len(parts) else ())  # fmt: skip
+                self.frame.set(target.value.id, new)
+
+    # Expressions
+
+    def value_of(self, node: ast.expr | None) -> Value:
+        """Return the possible value of an expression, and record the calls in it."""
+        if node is None:
+            return Value()
+        handler = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if handler is not None:
+            found: Value = handler(node)
+            return found
+        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return mixed([self.value_of(child) for child in children])
+
+    def _constant(self, node: ast.Constant) -> Value:
+        return Value(const=node.value)
+
+    def _name(self, node: ast.Name) -> Value:
+        frame = self.frame
+        for env in (frame.env, frame.outer, frame.module):
+            if node.id in env:
+                found = env[node.id]
+                return by_name(node.id) if found.blank else found
+        if node.id in _BUILTINS:
+            return Value(path=f"builtins.{node.id}")
+        return by_name(node.id)
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        base = self.value_of(node.value)
+        name = node.attr
+        if base.path and not base.things:
+            return Value(path=f"{base.path}.{name}")
+        found: Value | None = None
+        for thing in base.of_kind(*{t.kind for t in base.things}):
+            value = self.attribute_of(thing, name)
+            if value is not None:
+                found = value if found is None else either(found, value)
+        if found is not None and not found.blank:
+            return either(found, by_name(name)) if base.maybe else found
+        if name == "grad":
+            return base.tagged(GRAD)
+        if name in ("data", "T", "values"):
+            return base
+        if name in ("shape", "device", "dtype", "ndim", "is_cuda"):
+            return Value()
+        inherited = Value(tags=base.tags & {DATA, OWN, WORLD}) if not base.things else Value()
+        named = by_name(name)
+        return named if not named.blank else inherited
+
+    def attribute_of(self, thing: Thing, name: str) -> Value | None:
+        """Return an attribute of an object; None if nothing is known about it."""
+        if name in thing.attrs:
+            return thing.attrs[name]
+        if name == "module" and thing.kind in ("ddp", "fsdp"):
+            return thing.inner
+        if name == "_orig_mod" and thing.kind == "compiled":
+            return thing.inner
+        if (
+            thing.kind == "loader"
+            and thing.step
+            and name in ("sampler", "batch_sampler", "dataset")
+        ):
+            position = {"dataset": 0, "sampler": 3, "batch_sampler": 4}[name]
+            return thing.step.argument(position, name)
+        if thing.kind == "batch sampler" and name == "sampler":
+            return thing.inner
+        return self.property_of(thing, name)
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        base = self.value_of(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(base, node.slice)
+        key = self.value_of(node.slice)
+        if base.path == "os.environ":
+            return of_environment(key.const)
+        if key.const is not UNKNOWN and key.const in base.keys:
+            return base.parts[base.keys.index(key.const)]
+        if (
+            isinstance(key.const, int)
+            and not base.keys
+            and -len(base.parts) <= key.const < len(base.parts)
+        ):
+            return base.parts[key.const]
+        named = by_name(key.const) if isinstance(key.const, str) else Value()
+        if not named.blank and not base.things:
+            return named
+        return _part(base, key)
+
+    def _sliced(self, base: Value, node: ast.Slice) -> Value:
+        first, last, stride = (
+            self.value_of(limit) for limit in (node.lower, node.upper, node.step)
+        )
+        return strided(_part(base, mixed([first, last, stride])), first, stride)
+
+    def _binop(self, node: ast.BinOp) -> Value:
+        return combined(node.op, self.value_of(node.left), self.value_of(node.right))
+
+    def _unaryop(self, node: ast.UnaryOp) -> Value:
+        value = self.value_of(node.operand)
+        if isinstance(node.op, ast.USub) and isinstance(value.const, int):
+            return Value(const=-value.const)
+        return mixed([value])
+
+    def _compare(self, node: ast.Compare) -> Value:
+        left = self.value_of(node.left)
+        rights = [self.value_of(right) for right in node.comparators]
+        found = mixed([left, *rights])
+        if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
+            return found.without(RANK, LOCAL, MAYBE_RANK).tagged(WORLD)
+        if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            if rights[0].path == "os.environ":
+                return Value(tags=frozenset({WORLD}))
+            return found if left.const is UNKNOWN else found.without(DATA, OWN)
+        if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
+            return Value(tags=found.tags & {WORLD})
+        return found
+
+    def _ifexp(self, node: ast.IfExp) -> Value:
+        test = self.value_of(node.test)
+        one, other = self.value_of(node.body), self.value_of(node.orelse)
+        both = either(one, other)
+        return replace(both, tags=both.tags | (test.tags & {RANK, MAYBE_RANK, TOO_EARLY, OWN}))
+
+    def _boolop(self, node: ast.BoolOp) -> Value:
+        values = [self.value_of(value) for value in node.values]
+        found = values[0]
+        for value in values[1:]:
+            found = either(found, value)
+        return replace(found, tags=mixed(values).tags, const=UNKNOWN)
+
+    def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
+        return Value(parts=tuple(self.value_of(item) for item in node.elts))
+
+    _list = _set = _tuple
+
+    def _dict(self, node: ast.Dict) -> Value:
+        keys = [self.value_of(key).const if key is not None else UNKNOWN for key in node.keys]
+        return Value(parts=tuple(self.value_of(value) for value in node.values), keys=tuple(keys))
+
+    def _listcomp(self, node: ast.expr) -> Value:
+        for generator in getattr(node, "generators", ()):
+            self.bind(generator.target, element_of(self.value_of(generator.iter)))
+            for condition in generator.ifs:
+                self.value_of(condition)
+        if isinstance(node, ast.DictComp):
+            self.value_of(node.key)
+            return Value(parts=(self.value_of(node.value),))
+        return Value(parts=(self.value_of(node.elt),))  # type: ignore[attr-defined]
+
+    _setcomp = _generatorexp = _dictcomp = _listcomp
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        return Value(code=Code(node, self.frame.source, self.frame.scope(), self.frame.module))
+
+    def _namedexpr(self, node: ast.NamedExpr) -> Value:
+        value = self.value_of(node.value)
+        self.bind(node.target, value)
         return value
 
-    def _try(self, node: ast.Try) -> str:
-        before = dict(self.frame.env)
-        self.tries += bool(node.handlers)
-        end = self.block(node.body)
-        self.tries -= bool(node.handlers)
-        states = [] if end else [dict(self.frame.env)]
-        for handler in node.handlers:
-            self.frame.env.update(before)
-            if not self.block(handler.body):
-                states.append(dict(self.frame.env))
-        if states:
-            self.frame.env.update(merged(states, Value()))
-        if not end:
-            end = self.block(node.orelse)
-        last = self.block(node.finalbody)
-        return last or (end if not states else "")
+    def _starred(self, node: ast.expr) -> Value:
+        """Evaluate the expression after a `*`, an `await` or a `yield from`."""
+        return self.value_of(getattr(node, "value", None))
 
-    _trystar = _try
+    _await = _yieldfrom = _starred
 
-    def _functiondef(self, node: ast.FunctionDef) -> str:
-        frame = self.frame
-        for decorator in node.decorator_list:
-            value_of(self, decorator)
-        self.bind(
-            ast.Name(node.name), Value(code=Code(node, frame.source, frame.scope(), frame.module))
+    def _yield(self, node: ast.Yield) -> Value:
+        self.frame.yielded.append(self.value_of(node.value))
+        return Value()
+
+    # Calls
+
+    def _call(self, node: ast.Call) -> Value:
+        """Record a call, and return its result."""
+        callee, receiver, method = self._callee(node)
+        args, kwargs = self._arguments(node)
+        path = callee.path if not callee.things else ""
+        step = Step(
+            index=len(self.steps), node=node, source=self.frame.source, function=self.frame.name,
+            path=path, method=method, receiver=receiver, args=args, kwargs=kwargs,
+            guards=tuple(self.guards), loops=tuple(self.loops), contexts=tuple(self.contexts),
+            stack=tuple(self.stack), run=self.run, evaluating=self.evaluating > 0,
+            in_try=self.tries > 0, discarded=self.discard is node,
+        )  # fmt: skip
+        if len(self.steps) >= MOST_CALLS:
+            return Value()
+        self.steps.append(step)
+        step.result = self._result(step, callee)
+        if callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
+            step.result = step.result.cleared(OWN)  # it may be the same on all ranks now
+            self._clear_arguments(step)
+        self.collect(node.func, step)
+        return step.result
+
+    def _clear_arguments(self, step: Step) -> None:
+        """Record that a call's first arguments are now the same on every rank."""
+        for node in (*step.node.args[:2], *(keyword.value for keyword in step.node.keywords)):
+            self.clear(node)
+
+    def _callee(self, node: ast.Call) -> tuple[Value, Value, str]:
+        func = node.func
+        if not isinstance(func, ast.Attribute):
+            return self.value_of(func), Value(), ""
+        if self._is_super(func.value) and self.frame.of_class is not None:
+            found = classes.in_bases(self.frame.of_class, func.attr)
+            me = self.frame.env.get(self.frame.me, Value())
+            if found is not None and found.code is not None:
+                return Value(code=replace(found.code, receiver=me)), me, func.attr
+            return Value(), me, func.attr
+        receiver = self.value_of(func.value)
+        if receiver.path and not receiver.things:
+            return Value(path=f"{receiver.path}.{func.attr}"), Value(), ""
+        callee: Value | None = None
+        for thing in receiver.things:
+            found = self.attribute_of(thing, func.attr)
+            if found is not None:
+                callee = found if callee is None else either(callee, found)
+        code = receiver.code
+        if callee is None and code is not None and isinstance(code.node, ast.ClassDef):
+            callee = classes.find(code, func.attr)
+        return callee or Value(), receiver, func.attr
+
+    @staticmethod
+    def _is_super(node: ast.expr) -> bool:
+        return (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "super"
         )
-        return ""
 
-    _asyncfunctiondef = _functiondef
+    def _arguments(self, node: ast.Call) -> tuple[tuple[Value, ...], dict[str, Value]]:
+        args: list[Value] = []
+        for arg in node.args:
+            value = self.value_of(arg)
+            args += value.parts if isinstance(arg, ast.Starred) and value.parts else [value]
+        kwargs: dict[str, Value] = {}
+        for keyword in node.keywords:
+            value = self.value_of(keyword.value)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = value
+            else:
+                kwargs |= {k: v for k, v in zip(value.keys, value.parts, strict=False)
+                           if isinstance(k, str)}  # fmt: skip
+        return tuple(args), kwargs
 
-    def _classdef(self, node: ast.ClassDef) -> str:
-        frame = self.frame
-        code = Code(node, frame.source, frame.scope(), frame.module)
-        self.bind(ast.Name(node.name), Value(code=code))
-        return ""
+    def _result(self, step: Step, callee: Value) -> Value:
+        if step.path in SPAWN or step.path in PROCESS:
+            return self._spawn(step)
+        if callee.code is not None:
+            return self.follow(callee.code, step, step.args, step.kwargs)
+        if step.path:
+            return self._of_path(step)
+        models = callee.of_kind(*torch_api.MODELS)
+        if models:
+            return torch_api.output(step, Value(things=frozenset(models), maybe=callee.maybe))
+        if step.receiver.things or step.receiver.tags:
+            if step.receiver.of_kind("instance"):
+                self._escape(step)
+            return torch_api.result_of_method(step)
+        if step.method in torch_api.MOVES:
+            return step.receiver
+        if callee.of_kind("loss") or step.method in ("backward", "item", "format"):
+            return mixed([step.receiver, *step.args])
+        if step.method and not step.receiver.blank:
+            return uncertain(mixed([step.receiver, *step.args]))
+        return self._unknown(step)
+
+    def _of_path(self, step: Step) -> Value:
+        name = step.path.rpartition(".")[2]
+        if step.path == "torch.distributed.init_process_group":
+            self.started = True
+        if name == "partial" and step.args and step.args[0].code:
+            return step.args[0]
+        found = torch_api.result_of(step, started=self.started)
+        if step.collective in _CLEARS:
+            self._clear_arguments(step)
+        if name in ("parse_args", "Namespace"):
+            return Value(things=frozenset({Thing("namespace", step)}))
+        if found is not None:
+            return found
+        if torch_api.well_known(step.path):
+            self._call_back(step)
+            if step.path in ("os.environ.get", "os.getenv") and step.args:
+                return of_environment(step.args[0].const)
+            return mixed([*step.args, *step.kwargs.values()])
+        return self._unknown(step)
+
+    def _unknown(self, step: Step) -> Value:
+        """Return the result of a function that we can't read; it may keep its arguments."""
+        self._escape(step)
+        self._call_back(step)
+        values = [*step.args, *step.kwargs.values()]
+        found = mixed(values)
+        tags = found.tags & {WORLD, TOO_EARLY}
+        if found.tags & {RANK, MAYBE_RANK}:
+            tags |= {MAYBE_RANK}
+        named = by_name(step.method or step.path.rpartition(".")[2])
+        name = step.node.func
+        if isinstance(name, ast.Name):
+            named = by_name(name.id)
+        return Value(things=found.things, tags=tags | named.tags)
+
+    @staticmethod
+    def _escape(step: Step) -> None:
+        """Record that the arguments of a call are passed to a function that we can't read."""
+        escape([*step.args, *step.kwargs.values()])
+
+    def _call_back(self, step: Step) -> None:
+        """Follow the script's functions that are passed to a function that we can't read."""
+        for value in (*step.args, *step.kwargs.values()):
+            code = value.code
+            if code is None or isinstance(code.node, ast.ClassDef) or code.node in self.times:
+                continue
+            self.follow(code, step, (), {})
+
+    def _spawn(self, step: Step) -> Value:
+        """Follow the function that each new process runs."""
+        rank = Value(tags=frozenset({RANK}))
+        process = step.path in PROCESS
+        target = step.argument(1, "target") if process else step.argument(0, "fn")
+        passed = step.argument(3 if process else 1, "args") or Value()
+        if target is not None and target.code is not None:
+            self.spawned.add(step.node)
+            args = passed.parts if process else (rank, *passed.parts)
+            self.follow(target.code, step, args, {})
+        return Value(things=frozenset({Thing("process", step)}))
+
+    def follow(
+        self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]
+    ) -> Value:
+        """Run a function or a class of the script with these arguments."""
+        node = code.node
+        if isinstance(node, ast.ClassDef):
+            return self._instance(code, step, args, kwargs)
+        too_often = self.times[node] >= MOST_TIMES or len(self.stack) >= DEEPEST
+        if node in self.functions or too_often:
+            return mixed(list(args)).tagged(*by_name(getattr(node, "name", "")).tags)
+        self.times[node] += 1
+        frame = Frame(code.source, code.module, {}, code.scope, getattr(node, "name", ""))
+        frame.of_class = code.of_class
+        frame.bind_parameters(code, args, kwargs)
+        return self._run_function(code, step, frame)
+
+    def _run_function(self, code: Code, step: Step, frame: Frame) -> Value:
+        previous, guards, tries = self.frame, len(self.guards), self.tries
+        frame.guards, frame.loops = guards, len(self.loops)
+        if classes.has_decorator(code.node, *_ON_ONE_RANK):
+            self.guards.append(Guard(code.node, Value(tags=frozenset({RANK})), True))
+        without_gradients = classes.has_decorator(code.node, "no_grad", "inference_mode")
+        self.frame = frame
+        self.stack.append(step.node)
+        self.functions.append(code.node)
+        self.evaluating += without_gradients
+        try:
+            self.body(code, frame)
+        finally:
+            self.frame = previous
+            self.evaluating -= without_gradients
+            self.stack.pop()
+            self.functions.pop()
+            self.tries = tries
+            del self.guards[guards:]
+        for argument in frame.arguments_cleared(code, step):
+            self.clear(argument)
+        if frame.yielded and classes.has_decorator(code.node, *_CONTEXTS):
+            entered = reduce(either, frame.yielded)
+            context = Thing("context", step, entered)
+            return Value(frozenset({context}), by_name(frame.name).tags)
+        result = reduce(either, frame.returned) if frame.returned else Value()
+        return by_name(frame.name) if result.blank else result
+
+    def _instance(
+        self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]
+    ) -> Value:
+        kind = classes.kind_of(code)
+        thing = Thing(kind, step, args[0] if args and kind in ("sampler", "optimizer") else None)
+        thing.of_class = code
+        value = Value(things=frozenset({thing}))
+        init = classes.find(code, "__init__")
+        if init is not None and init.code is not None:
+            self.follow(replace(init.code, receiver=value), step, args, kwargs)
+        else:
+            classes.set_fields(thing, code, args, kwargs)
+        return value
+
+    def property_of(self, thing: Thing, name: str) -> Value | None:
+        """Return a method of an instance, or the value of its property."""
+        if thing.of_class is None:
+            return None
+        found = classes.find(thing.of_class, name)
+        if found is None or found.code is None:
+            return found
+        method = classes.bound(found, thing)
+        if classes.has_decorator(found.code.node, "property", "cached_property") and self.steps:
+            assert method.code is not None
+            return self.follow(method.code, self.steps[-1], (), {})
+        return method
+
+
+def _part(base: Value, key: Value) -> Value:
+    tags = base.deep_tags() | (key.tags & {RANK, MAYBE_RANK})
+    return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
+
+
+def combined(op: ast.operator, left: Value, right: Value) -> Value:
+    """Return the value of `left op right`."""
+    if isinstance(op, ast.Add) and (left.parts or right.parts):
+        return Value(parts=left.parts + right.parts, tags=left.tags | right.tags)
+    if isinstance(left.const, int) and isinstance(right.const, int) and isinstance(op, ast.Mult):
+        return Value(const=left.const * right.const)
+    found = mixed([left, right])
+    if LOCAL in found.tags and UNKNOWN is left.const is right.const:
+        found = found.without(LOCAL)  # such as `node * ranks_per_node + local_rank`
+    if isinstance(op, (ast.Div, ast.FloorDiv)):
+        return found if WORLD in right.tags or right.const is not UNKNOWN else found.tagged(MEAN)
+    if isinstance(op, ast.Mult) and WORLD not in found.tags:
+        return found.without(MEAN)
+    return found
+
+
+def _asks_if_distributed(op: ast.cmpop, left: Value, right: Value) -> bool:
+    """Return whether this is `rank != -1`, `rank > -1` or `rank >= 0`: the same on every rank."""
+    if RANK not in left.tags or not isinstance(right.const, int):
+        return False
+    return right.const == -1 or (right.const == 0 and isinstance(op, (ast.GtE, ast.Lt)))
 
 
 def _is_within(inner: ast.AST, outer: ast.AST) -> bool:
@@ -265,3 +908,20 @@ def _is_return(guard: Guard) -> bool:
     node = guard.node
     body = getattr(node, "body", []) if not guard.positive else getattr(node, "orelse", [])
     return any(isinstance(inner, ast.Return) for part in body for inner in ast.walk(part))
+
+
+def _of_object(node: ast.Attribute | ast.Subscript) -> bool:
+    """Return whether this is an attribute of a name, such as `self.total`."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+
+
+def _parts_of(node: ast.expr) -> list[ast.expr]:
+    """Return the tensors in an expression such as `(a, b)`, `enumerate(a)` or `a.values()`."""
+    if isinstance(node, (ast.Tuple, ast.List)):
+        return node.elts
+    if isinstance(node, ast.Starred):
+        return [node.value]
+    if isinstance(node, ast.Call):
+        owner = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+        return [*owner, *node.args]
+    return []

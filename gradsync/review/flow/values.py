@@ -1,4 +1,28 @@
-"""The possible values of expressions, and the calls that are recorded."""
+"""The possible values of expressions, and the calls that are recorded.
+
+A `Value` says what is known about the result of an expression: the objects that it may be
+(`things`), its constant, its name in a package (`path`), its parts, and how it differs between
+ranks (`tags`). The tags are sets of facts, ordered by what a rule may conclude from them:
+
+    equal on all ranks    no tag, or WORLD: it depends at most on the number of ranks. Constants,
+                          configuration, results of an all-reduce or a broadcast.
+    differs by rank       RANK: computed from the rank. LOCAL: from the rank on this machine.
+    differs by samples    OWN: computed from samples that certainly only this rank has, such as
+                          those of a loader with a DistributedSampler. SHARE: every n-th sample.
+    unknown               MAYBE_RANK: may depend on the rank. DATA: computed from samples that may
+                          be this rank's own.
+
+Three operations combine values:
+
+- `mixed`, for an expression: the result has the tags of all operands.
+- `either`, for two branches: a certain tag of only one side becomes uncertain (RANK becomes
+  MAYBE_RANK, OWN and DATA disappear), unless the other side is a constant.
+- `Value.cleared`, for a collective: its result is equal on all ranks, and has none of these tags.
+
+A condition adds its own tags: a name that is assigned under a condition on the rank depends on the
+rank afterwards (`frame.merged`). A rule that claims that ranks differ needs RANK or OWN; a rule
+that claims that all ranks do the same needs a value with neither RANK nor MAYBE_RANK.
+"""
 
 from __future__ import annotations
 
@@ -73,6 +97,12 @@ class Code:
     module: MutableMapping[str, Value]  # the names of its file
     receiver: Value | None = None  # of a method
     of_class: Code | None = None  # of a method
+    bases: tuple[Value, ...] = ()  # of a class
+
+    @property
+    def is_class(self) -> bool:
+        """Whether a call of it makes an instance."""
+        return isinstance(self.node, ast.ClassDef)
 
 
 @dataclass(frozen=True)
