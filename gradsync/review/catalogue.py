@@ -29,6 +29,7 @@ RULES: tuple[Rule, ...] = tuple(
         key=lambda rule: rule.code,
     )
 )
+DEFAULT: tuple[Rule, ...] = tuple(rule for rule in RULES if rule.kind == "mistake")
 PAGES = Path(__file__).parent / "pages"
 
 
@@ -38,13 +39,13 @@ def page(code: str) -> str:
 
 
 def selected(codes: str | None) -> Sequence[Rule]:
-    """Return the rules of a list such as "DDP004,DDP01"; all rules for None.
+    """Return the rules of a list such as "DDP004,DDP01"; those that are on by default for None.
 
     Raises:
         UnusableInput: if no rule's code begins with one of the listed codes.
     """
     if codes is None:
-        return RULES
+        return DEFAULT
     wanted = [code.strip().upper() for code in codes.split(",") if code.strip()]
     for code in wanted:
         if not any(rule.code.startswith(code) for rule in RULES):

@@ -35,7 +35,8 @@ def explained(report: Report, root: Path) -> Report:
 
 def _findings(path: Path) -> Sequence[Finding]:
     try:
-        return review([path]).findings
+        found = review([path], RULES, unsure=True).findings
+        return [finding for finding in found if finding.path == str(path)]
     except UnusableInput:  # the failed test already reports this
         return ()
 

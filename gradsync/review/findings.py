@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
@@ -40,15 +41,17 @@ class Hit:
     reason: str
     remedy: str = ""  # if it differs from the rule's remedy
     function: str = ""
+    sure: bool = True  # if not, it is reported only if the user selects the rule
 
 
-def at(step: Step, reason: str, remedy: str = "") -> Hit:
+def at(step: Step, reason: str, remedy: str = "", *, sure: bool = True) -> Hit:
     """Return the hit of a call."""
-    return Hit(step.node, step.source, reason, remedy, step.function)
+    return Hit(step.node, step.source, reason, remedy, step.function, sure)
 
 
 Find = Callable[[Program], Iterator[Hit]]
 Applies = Callable[[Program], bool]
+Kind = Literal["mistake", "possible mistake", "cost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,20 @@ class Rule:
     remedy: str
     applies: Applies  # whether a program has code that the rule checks
     find: Find
+    kind: Kind = "mistake"  # the other kinds are off unless the user selects them
 
 
 def rule(
-    code: str, title: str, *, topic: str, remedy: str, applies: Applies
+    code: str,
+    title: str,
+    *,
+    topic: str,
+    remedy: str,
+    applies: Applies,
+    kind: Kind = "mistake",
 ) -> Callable[[Find], Rule]:
     """Make a rule from the function that finds its mistake."""
-    return lambda find: Rule(code, title, topic, remedy, applies, find)
+    return lambda find: Rule(code, title, topic, remedy, applies, find, kind)
 
 
 def whole(program: Program) -> bool:

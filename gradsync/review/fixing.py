@@ -27,7 +27,8 @@ def fix(path: Path, rules: Sequence[Rule]) -> str:
     """
     places: dict[str, set[Place]] = {code: set() for code in FIXABLE}
     for finding in review([path], [rule for rule in rules if rule.code in FIXABLE]).findings:
-        places[finding.code].add((finding.line, finding.column - 1))
+        if finding.path == str(path):
+            places[finding.code].add((finding.line, finding.column - 1))
     if not any(places.values()):
         return ""
     before = cst.parse_module(path.read_bytes())

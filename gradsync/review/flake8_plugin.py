@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from gradsync.errors import UnusableInput
+from gradsync.review.catalogue import RULES
 from gradsync.review.reviewing import review_text
 
 
@@ -29,8 +30,9 @@ class Plugin:
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
         """Yield the line, the column from 0, the code with the text, and this class."""
         try:
-            found = review_text(self._text, self._filename).findings
+            found = review_text(self._text, self._filename, RULES).findings
         except UnusableInput:  # flake8 itself reports the syntax error
             return
         for finding in found:
-            yield finding.line, finding.column - 1, f"{finding.code} {finding.text}", type(self)
+            if finding.path == self._filename:
+                yield finding.line, finding.column - 1, f"{finding.code} {finding.text}", type(self)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.review.catalogue import RULES
+from gradsync.review.catalogue import DEFAULT
 from gradsync.review.findings import Finding, Hit, Rule
 from gradsync.review.flow.program import Program, programs
 from gradsync.review.flow.project import Project, parse, read
@@ -24,25 +24,29 @@ class Review:
     files: tuple[str, ...]
 
 
-def review(paths: Iterable[Path], rules: Sequence[Rule] = RULES) -> Review:
+def review(
+    paths: Iterable[Path], rules: Sequence[Rule] = DEFAULT, *, unsure: bool = False
+) -> Review:
     """Review files together, because a file may call functions of another one.
 
     Raises:
         UnusableInput: if a file can't be read, or is not Python code.
     """
-    return _review(Project([read(path) for path in paths]), rules)
+    return _review(Project([read(path) for path in paths]), rules, unsure)
 
 
-def review_text(text: str, path: str, rules: Sequence[Rule] = RULES) -> Review:
+def review_text(
+    text: str, path: str, rules: Sequence[Rule] = DEFAULT, *, unsure: bool = False
+) -> Review:
     """Review the text of a file; `path` is its name in the findings.
 
     Raises:
         UnusableInput: if it is not Python code.
     """
-    return _review(Project([parse(path, text)]), rules)
+    return _review(Project([parse(path, text)]), rules, unsure)
 
 
-def _review(project: Project, rules: Sequence[Rule]) -> Review:
+def _review(project: Project, rules: Sequence[Rule], unsure: bool) -> Review:
     findings: dict[tuple[str, int, int, str], Finding] = {}
     applied: set[str] = set()
     limit = sys.getrecursionlimit()
@@ -53,7 +57,7 @@ def _review(project: Project, rules: Sequence[Rule]) -> Review:
                 for rule in rules:
                     if rule.applies(program):
                         applied.add(rule.code)
-                        for finding in _findings(program, rule):
+                        for finding in _findings(program, rule, unsure):
                             key = (finding.path, finding.line, finding.column, finding.code)
                             findings.setdefault(key, finding)
     finally:
@@ -62,9 +66,9 @@ def _review(project: Project, rules: Sequence[Rule]) -> Review:
     return Review(tuple(sorted(findings.values())), frozenset(applied), names)
 
 
-def _findings(program: Program, rule: Rule) -> Iterator[Finding]:
+def _findings(program: Program, rule: Rule, unsure: bool) -> Iterator[Finding]:
     for hit in rule.find(program):
-        if hit.source.wanted and not _ignored(hit, rule.code):
+        if (hit.sure or unsure) and not _ignored(hit, rule.code):
             node, source = hit.node, hit.source
             line = getattr(node, "lineno", 1)
             last = getattr(node, "end_lineno", None) or line

@@ -40,6 +40,8 @@ class Frame:
         self.yielded: list[Value] = []
         self.cleared: set[str] = set()  # names that have the same value on all ranks now
         self.global_names: set[str] = set()
+        self.fixed: set[str] = set()  # parameters that are never assigned
+        self.left: list[dict[str, Value]] = []  # the global names at each `return`
 
     def scope(self) -> Env:
         """Return the names that a function defined here can use, without the file's names."""
@@ -48,6 +50,25 @@ class Frame:
     def set(self, name: str, value: Value) -> None:
         """Assign a value to a name."""
         (self.module if name in self.global_names else self.env)[name] = value
+
+    def state(self) -> dict[str, Value]:
+        """Return the names that the function's statements may change."""
+        return {**self.env, **self.global_values()}
+
+    def restore(self, state: dict[str, Value]) -> None:
+        """Set all names to the values of a state."""
+        self.env.clear()
+        for name, value in state.items():
+            self.set(name, value)
+
+    def global_values(self) -> dict[str, Value]:
+        """Return the names of the file that the function may assign."""
+        return {name: self.module[name] for name in self.global_names if name in self.module}
+
+    def set_globals(self) -> None:
+        """At the end of the function, give its global names the values of any `return`."""
+        if self.left and self.global_names:
+            self.module.update(merged([*self.left, self.global_values()], Value()))
 
     def arguments_cleared(self, code: Code, step: Step) -> Iterator[ast.expr]:
         """Yield the arguments of a call that the function has reduced over all ranks."""

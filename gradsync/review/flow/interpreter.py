@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from types import NoneType
 
 from gradsync.review.flow import classes, torch_api
 from gradsync.review.flow.frame import Env, Frame, merged
@@ -32,10 +33,11 @@ from gradsync.review.flow.values import (
     LOCAL,
     MAYBE_RANK,
     MEAN,
+    OF_ONE_RANK,
     OWN,
     RANK,
-    SHARE,
     TOO_EARLY,
+    UNEVEN,
     UNKNOWN,
     WORLD,
     Code,
@@ -48,6 +50,7 @@ from gradsync.review.flow.values import (
     either,
     escape,
     mixed,
+    relevant,
     strided,
     uncertain,
 )
@@ -61,6 +64,7 @@ LEAVES = ("return", "continue", "break")
 _BUILTINS = frozenset(dir(builtins))
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort")
 _NO_GRADIENTS = ("torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad")
+_MOST_PARTS = 8  # of a list to which values are appended
 _COLLECTS = ("append", "appendleft", "extend", "insert", "add")
 _CLEARS = (
     "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
@@ -197,6 +201,7 @@ class Interpreter:
         value = self.value_of(node.value) if node.value else Value(const=None)
         tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
         tags |= self.own()
+        self.frame.left.append(self.frame.global_values())
         is_constant = isinstance(value.const, bool)
         self.frame.returned.append(value.tagged(*tags) if is_constant else value)
         status = isinstance(value.const, int) and not is_constant and self.frame.name == "main"
@@ -289,18 +294,28 @@ class Interpreter:
 
     def _if(self, node: ast.If) -> str:
         test = self.value_of(node.test)
-        if isinstance(node.test, ast.Constant) or self._is_main_guard(node.test):
+        certain = isinstance(node.test, ast.Constant) or self._is_main_guard(node.test)
+        known = isinstance(test.const, (bool, NoneType)) and self._is_about_a_parameter(node.test)
+        if certain or known:
             return self.block(node.body if test.const else node.orelse)
         return self._branches(node, test, node.body, node.orelse)
 
     def _is_main_guard(self, test: ast.expr) -> bool:
         return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
+    def _is_about_a_parameter(self, test: ast.expr) -> bool:
+        """Return whether this is `x`, `not x` or `x is None`, of an argument that never changes."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test = test.operand
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+            test = test.left
+        return isinstance(test, ast.Name) and test.id in self.frame.fixed
+
     def _branches(
         self, node: ast.AST, test: Value, one: Sequence[ast.stmt], other: Sequence[ast.stmt]
     ) -> str:
         """Run both branches of a condition, and merge the names after them."""
-        env, before = self.frame.env, dict(self.frame.env)
+        frame, before = self.frame, self.frame.state()
         early: list[Guard] = []
         ends, after = [], []
         for positive, statements in ((True, one), (False, other)):
@@ -309,9 +324,8 @@ class Interpreter:
             ends.append(self.block(statements))
             early += self.guards[base + 1 :]
             del self.guards[base:]
-            after.append(dict(env))
-            env.clear()
-            env.update(before)
+            after.append(frame.state())
+            frame.restore(before)
         self.guards += early
         if ends[0] and ends[1]:
             return ends[0] if ends[0] != "raise" else ends[1]
@@ -321,8 +335,7 @@ class Interpreter:
                 self._note_departure(node, test, end)
                 self.guards.append(Guard(node, self._around(test), not positive, early=True))
         stay = [names for names, end in zip(after, ends, strict=True) if not end]
-        env.clear()
-        env.update(merged(stay, test))
+        frame.restore(merged(stay, test))
         return ""
 
     def _note_departure(self, statement: ast.AST, test: Value, end: str) -> None:
@@ -363,7 +376,9 @@ class Interpreter:
         self.loops.append(Loop(node, over))
         endless = isinstance(node, ast.While) and over.const is True
         if not endless and not over.of_kind("loader", "params"):
-            self.guards.append(Guard(node, over, True))
+            counted = isinstance(node, ast.While) or _is_range(node.iter)
+            test = over if counted else over.without(DATA, OWN)  # of elements, not of their number
+            self.guards.append(Guard(node, test, True))
         self.block(node.body)
         if isinstance(node, ast.While) and not any(map(_calls_more, ast.walk(node.test))):
             self._note_departure(node, self.value_of(node.test), "break")
@@ -440,7 +455,7 @@ class Interpreter:
         if isinstance(node, (ast.Name, ast.Attribute)):
             value = self.value_of(node)
             if not value.path and value.code is None:
-                self.bind(node, value.cleared(DATA, OWN, RANK, MAYBE_RANK, MEAN, SHARE))
+                self.bind(node, value.cleared(*OF_ONE_RANK))
             if isinstance(node, ast.Name):
                 self.frame.cleared.add(node.id)
 
@@ -451,7 +466,8 @@ class Interpreter:
         plain = not step.receiver.things and not step.receiver.path and step.receiver.code is None
         tags = frozenset[str]().union(*(arg.deep_tags() for arg in step.args))
         if isinstance(function.value, ast.Name) and plain and tags:
-            self.bind(function.value, step.receiver.tagged(*tags))
+            parts = (*step.receiver.parts[:_MOST_PARTS], step.args[-1])
+            self.bind(function.value, replace(step.receiver, parts=parts))
 
     def _bind_subscript(self, target: ast.Subscript, value: Value) -> None:
         if self.value_of(target.value).path == "os.environ":
@@ -489,7 +505,8 @@ class Interpreter:
         for env in (frame.env, frame.outer, frame.module):
             if node.id in env:
                 found = env[node.id]
-                return by_name(node.id) if found.blank else found
+                named = by_name(node.id) if found.blank else found
+                return found if named.blank else named
         if node.id in _BUILTINS:
             return Value(path=f"builtins.{node.id}")
         return by_name(node.id)
@@ -512,7 +529,10 @@ class Interpreter:
             return base
         if name in ("shape", "device", "dtype", "ndim", "is_cuda"):
             return Value()
-        inherited = Value(tags=base.tags & {DATA, OWN, WORLD}) if not base.things else Value()
+        kept = base.tags & {DATA, OWN, WORLD}
+        if base.tags & {RANK, MAYBE_RANK}:
+            kept |= base.tags & {RANK, LOCAL} if name == "index" else {MAYBE_RANK}
+        inherited = Value(tags=kept) if not base.things else Value()
         named = by_name(name)
         return named if not named.blank else inherited
 
@@ -568,6 +588,8 @@ class Interpreter:
         value = self.value_of(node.operand)
         if isinstance(node.op, ast.USub) and isinstance(value.const, int):
             return Value(const=-value.const)
+        if isinstance(node.op, ast.Not) and isinstance(value.const, (bool, NoneType)):
+            return Value(const=not value.const)
         return mixed([value])
 
     def _compare(self, node: ast.Compare) -> Value:
@@ -580,22 +602,43 @@ class Interpreter:
             if rights[0].path == "os.environ":
                 return Value(tags=frozenset({WORLD}))
             return found if left.const is UNKNOWN else found.without(DATA, OWN)
-        if any(isinstance(op, (ast.Is, ast.IsNot)) for op in node.ops):
-            return Value(tags=found.tags & {WORLD})
+        if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            return self._is_none(node.ops[0], left, rights[0]) or Value(tags=found.tags & {WORLD})
         return found
+
+    @staticmethod
+    def _is_none(op: ast.cmpop, left: Value, right: Value) -> Value | None:
+        """Return the constant result of `left is None`; None if it is not known."""
+        if right.const is not None or left.maybe or left.tags:
+            return None
+        none = left.const is None
+        known = none or left.things or left.code or left.const is not UNKNOWN
+        return Value(const=none == isinstance(op, ast.Is)) if known else None
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.value_of(node.test)
-        one, other = self.value_of(node.body), self.value_of(node.orelse)
+        one = self._under(Guard(node, test, True), node.body)
+        other = self._under(Guard(node, test, False), node.orelse)
+        if one is other:
+            return one
         both = either(one, other)
         return replace(both, tags=both.tags | (test.tags & {RANK, MAYBE_RANK, TOO_EARLY, OWN}))
 
     def _boolop(self, node: ast.BoolOp) -> Value:
-        values = [self.value_of(value) for value in node.values]
-        found = values[0]
-        for value in values[1:]:
-            found = either(found, value)
+        found = self.value_of(node.values[0])
+        values = [found]
+        for operand in node.values[1:]:
+            guard = Guard(node, mixed(values), isinstance(node.op, ast.And))
+            values.append(self._under(guard, operand))
+            found = either(found, values[-1])
         return replace(found, tags=mixed(values).tags, const=UNKNOWN)
+
+    def _under(self, guard: Guard, node: ast.expr) -> Value:
+        """Evaluate an expression that Python evaluates only under a condition."""
+        self.guards.append(guard)
+        value = self.value_of(node)
+        self.guards.pop()
+        return value
 
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
         return Value(parts=tuple(self.value_of(item) for item in node.elts))
@@ -646,7 +689,7 @@ class Interpreter:
         step = Step(
             index=len(self.steps), node=node, source=self.frame.source, function=self.frame.name,
             path=path, method=method, receiver=receiver, args=args, kwargs=kwargs,
-            guards=tuple(self.guards), loops=tuple(self.loops), contexts=tuple(self.contexts),
+            guards=relevant(self.guards), loops=tuple(self.loops), contexts=tuple(self.contexts),
             stack=tuple(self.stack), run=self.run, evaluating=self.evaluating > 0,
             in_try=self.tries > 0, discarded=self.discard is node,
         )  # fmt: skip
@@ -724,6 +767,7 @@ class Interpreter:
         if step.receiver.things or step.receiver.tags:
             if step.receiver.of_kind("instance"):
                 self._escape(step)
+            step.unread = bool(step.receiver.things) and step.method not in torch_api.METHODS
             return torch_api.result_of_method(step)
         if step.method in torch_api.MOVES:
             return step.receiver
@@ -737,6 +781,7 @@ class Interpreter:
         name = step.path.rpartition(".")[2]
         if step.path == "torch.distributed.init_process_group":
             self.started = True
+            self._mark_rank(step)
         if name == "partial" and step.args and step.args[0].code:
             return step.args[0]
         found = torch_api.result_of(step, started=self.started)
@@ -753,8 +798,17 @@ class Interpreter:
             return mixed([*step.args, *step.kwargs.values()])
         return self._unknown(step)
 
+    def _mark_rank(self, start: Step) -> None:
+        """Record that the variable that is passed as the rank differs between ranks."""
+        node = next((k.value for k in start.node.keywords if k.arg == "rank"), None)
+        value = start.kwargs.get("rank", Value())
+        unknown = value.const is UNKNOWN and not value.path and RANK not in value.tags
+        if isinstance(node, (ast.Name, ast.Attribute)) and unknown:
+            self.bind(node, replace(value, tags=value.tags - {MAYBE_RANK} | {RANK}))
+
     def _unknown(self, step: Step) -> Value:
         """Return the result of a function that we can't read; it may keep its arguments."""
+        step.unread = True
         self._escape(step)
         self._call_back(step)
         values = [*step.args, *step.kwargs.values()]
@@ -779,7 +833,7 @@ class Interpreter:
             code = value.code
             if code is None or isinstance(code.node, ast.ClassDef) or code.node in self.times:
                 continue
-            self.follow(code, step, (), {})
+            self.follow(code, step, (), {}, known=False)
 
     def _spawn(self, step: Step) -> Value:
         """Follow the function that each new process runs."""
@@ -789,14 +843,40 @@ class Interpreter:
         passed = step.argument(3 if process else 1, "args") or Value()
         if target is not None and target.code is not None:
             self.spawned.add(step.node)
-            args = passed.parts if process else (rank, *passed.parts)
+            args = self._numbered(step, passed.parts) if process else (rank, *passed.parts)
             self.follow(target.code, step, args, {})
         return Value(things=frozenset({Thing("process", step)}))
 
+    def _numbered(self, step: Step, passed: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Return the arguments of a process; the number of the loop that starts it is a rank."""
+        node = next((k.value for k in step.node.keywords if k.arg == "args"), None)
+        if not isinstance(node, ast.Tuple) or not self.loops:
+            return passed
+        loop = self.loops[-1].node
+        counter = ast.unparse(loop.target) if isinstance(loop, ast.For) else ""
+        return tuple(
+            value.tagged(RANK) if ast.unparse(part) == counter else value
+            for part, value in zip(node.elts, passed, strict=True)
+        )
+
     def follow(
-        self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]
+        self,
+        code: Code,
+        step: Step,
+        args: tuple[Value, ...],
+        kwargs: dict[str, Value],
+        *,
+        known: bool = True,
     ) -> Value:
-        """Run a function or a class of the script with these arguments."""
+        """Run a function or a class of the script with these arguments.
+
+        Args:
+            code: the function or class.
+            step: the call.
+            args: its arguments.
+            kwargs: its arguments by name.
+            known: whether these are all arguments, so that the others have their defaults.
+        """
         node = code.node
         if isinstance(node, ast.ClassDef):
             return self._instance(code, step, args, kwargs)
@@ -807,6 +887,7 @@ class Interpreter:
         frame = Frame(code.source, code.module, {}, code.scope, getattr(node, "name", ""))
         frame.of_class = code.of_class
         frame.bind_parameters(code, args, kwargs)
+        frame.fixed = _never_assigned(node) if known else set()
         return self._run_function(code, step, frame)
 
     def _run_function(self, code: Code, step: Step, frame: Frame) -> Value:
@@ -828,6 +909,7 @@ class Interpreter:
             self.functions.pop()
             self.tries = tries
             del self.guards[guards:]
+        frame.set_globals()
         for argument in frame.arguments_cleared(code, step):
             self.clear(argument)
         if frame.yielded and classes.has_decorator(code.node, *_CONTEXTS):
@@ -880,9 +962,11 @@ def combined(op: ast.operator, left: Value, right: Value) -> Value:
     if LOCAL in found.tags and UNKNOWN is left.const is right.const:
         found = found.without(LOCAL)  # such as `node * ranks_per_node + local_rank`
     if isinstance(op, (ast.Div, ast.FloorDiv)):
-        return found if WORLD in right.tags or right.const is not UNKNOWN else found.tagged(MEAN)
+        if WORLD in right.tags or right.const is not UNKNOWN:
+            return found
+        return found.tagged(MEAN, *([UNEVEN] if DATA in right.deep_tags() else []))
     if isinstance(op, ast.Mult) and WORLD not in found.tags:
-        return found.without(MEAN)
+        return found.without(MEAN, UNEVEN)
     return found
 
 
@@ -893,10 +977,21 @@ def _asks_if_distributed(op: ast.cmpop, left: Value, right: Value) -> bool:
     return right.const == -1 or (right.const == 0 and isinstance(op, (ast.GtE, ast.Lt)))
 
 
+def _never_assigned(node: ast.AST) -> set[str]:
+    """Return the parameters of a function that keep the value of its call."""
+    names = {inner.arg for inner in ast.walk(node) if isinstance(inner, ast.arg)}
+    inside = (inner for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return names - {inner.id for inner in inside if isinstance(inner.ctx, ast.Store)}
+
+
 def _is_within(inner: ast.AST, outer: ast.AST) -> bool:
     """Return whether a statement is inside of another one in the same function."""
     line, last = getattr(inner, "lineno", 0), getattr(outer, "end_lineno", None) or 0
     return getattr(outer, "lineno", 0) < line <= last
+
+
+def _is_range(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("range", "trange")
 
 
 def _calls_more(node: ast.AST) -> bool:

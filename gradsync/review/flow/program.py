@@ -13,8 +13,9 @@ from functools import cached_property
 
 from gradsync.review.flow.interpreter import Interpreter
 from gradsync.review.flow.project import Project, Source
-from gradsync.review.flow.values import Code, Departure, Step, Thing, Value
+from gradsync.review.flow.values import Code, Departure, Step, Thing, Value, facts_of
 
+_START = "torch.distributed.init_process_group"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -27,6 +28,7 @@ class Program:
     entry: bool  # begins where Python begins, not in an unused function
     sources: list[Source]  # of all files that were read for it
     departures: list[Departure] = field(default_factory=list)
+    parent: list[Step] = field(default_factory=list)  # of the process that starts the ranks
 
     def calls(self, *paths: str) -> Iterator[Step]:
         """Yield the calls of imported names: complete paths, or ends such as "optim.SGD"."""
@@ -57,7 +59,7 @@ class Program:
     @cached_property
     def starts(self) -> list[Step]:
         """The calls of `init_process_group`."""
-        return list(self.calls("torch.distributed.init_process_group"))
+        return list(self.calls(_START))
 
     @cached_property
     def backwards(self) -> list[Step]:
@@ -103,12 +105,31 @@ def programs(project: Project, source: Source) -> Iterator[Program]:
 
 
 def _program(interpreter: Interpreter, source: Source, *, entry: bool) -> Program:
-    steps = interpreter.steps
+    steps, parent = interpreter.steps, []
     spawned = interpreter.spawned
     inside = [step for step in steps if spawned.intersection(step.stack)]
-    if any(step.path == "torch.distributed.init_process_group" for step in inside):
-        steps = inside  # the others run once, in the process that starts the ranks
-    return Program(source, steps, entry, list(interpreter.modules), interpreter.departures)
+    if any(step.path == _START for step in inside):
+        parent = [step for step in steps if not spawned.intersection(step.stack)]
+        steps = inside
+    starts = [step for step in steps if step.path == _START]
+    steps = [step for step in steps if not _in_another_mode(step, starts)]
+    return Program(source, steps, entry, list(interpreter.modules), interpreter.departures, parent)
+
+
+def _in_another_mode(step: Step, starts: list[Step]) -> bool:
+    """Return whether a call runs only where no process group is made, such as on one GPU."""
+    facts = facts_of(step.guards) if starts and step.guards else {}
+    if not facts:
+        return False
+    return all(_contradict(facts, facts_of(start.guards)) for start in starts)
+
+
+def _contradict(some: dict[str, bool], others: dict[str, bool]) -> bool:
+    return any(
+        others.get(text, sense) is not sense
+        for text, sense in some.items()
+        if "is_initialized" not in text  # this changes when the group is made
+    )
 
 
 def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
@@ -118,7 +139,7 @@ def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
     call = ast.Call(ast.Name(code.node.name), [], [])  # type: ignore[union-attr]
     ast.copy_location(call, code.node)
     root = Step(-1, call, source, "", "", "", Value(), (), {}, (), (), (), ())
-    value = interpreter.follow(code, root, (), {})
+    value = interpreter.follow(code, root, (), {}, known=False)
     if isinstance(code.node, ast.ClassDef):
         thing = next(iter(value.things))
         for node in code.node.body:
@@ -128,7 +149,7 @@ def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
                 interpreter.run += 1
                 method = interpreter.property_of(thing, node.name)
                 if method is not None and method.code is not None:
-                    interpreter.follow(method.code, root, (), {})
+                    interpreter.follow(method.code, root, (), {}, known=False)
     return _program(interpreter, source, entry=False)
 
 

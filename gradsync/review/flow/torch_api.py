@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradsync.review.flow.values import (
     DATA,
+    EVAL,
     GRAD,
     LOCAL,
     MEAN,
@@ -45,10 +46,21 @@ _KIND_OF_CALL = {
     "Subset": "dataset",
     "random_split": "dataset",
 }
+_KIND_OF_PATH = {"io.BytesIO": "buffer", "torch.load": "checkpoint"}
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")
 MOVES = ("to", "cuda", "cpu", "xpu")
 _PLACES = ("device", "map_location", "dtype", "pin_memory")  # these don't change the values
 _SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
+# Methods of classes of PyTorch and Python: none of them calls a collective in secret.
+METHODS = {
+    "item", "cpu", "cuda", "to", "numpy", "tolist", "detach", "clone", "backward", "step",
+    "zero_grad", "train", "eval", "state_dict", "load_state_dict", "parameters",
+    "named_parameters", "append", "extend", "update", "format", "join", "split", "strip", "info",
+    "debug", "warning", "error", "log", "write", "close", "print", "set_epoch", "set_description",
+    "set_postfix", "add", "add_scalar", "add_scalars", "add_image", "add_argument", "get", "keys",
+    "values", "items", "size", "dim", "mean", "sum", "max", "min", "exists", "mkdir", "savefig",
+    "wait", "finish", "watch", "flush",
+}  # fmt: skip
 _KEEPS_NOTHING = (
     "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
     "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
@@ -83,8 +95,8 @@ def result_of(step: Step, *, started: bool) -> Value | None:
         return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
     if path == "builtins.range" and len(step.args) == 3:
         return strided(mixed([*step.args]), step.args[0], step.args[2])
-    if path == "io.BytesIO":
-        return _made("buffer", step, None)
+    if path in _KIND_OF_PATH:
+        return _made(_KIND_OF_PATH[path], step, None)
     if name == "zip" and step.args:
         return Value(
             frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags
@@ -107,6 +119,8 @@ def _converted(step: Step) -> Value | None:
 
 def _of_torch(step: Step, name: str) -> Value | None:
     path, first = step.path, step.args[0] if step.args else Value()
+    if path == "torch.device" and len(step.args) == 1:
+        return first
     if name in _SAMPLERS and path.startswith("torch"):
         inner = first if name == "BatchSampler" else Value()
         return _made("other sampler" if name != "BatchSampler" else "batch sampler", step, inner)
@@ -186,8 +200,9 @@ def _of_model(step: Step) -> Value | None:
 def output(step: Step, model: Value) -> Value:
     """Return the output of a model: it depends on this rank's samples."""
     thing = Thing("output", step, model)
-    own = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
-    return Value(things=frozenset({thing}), tags=own | {DATA})
+    tags = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
+    tags |= {DATA, EVAL} if step.evaluating else {DATA}
+    return Value(things=frozenset({thing}), tags=tags)
 
 
 def element_of(iterable: Value) -> Value:

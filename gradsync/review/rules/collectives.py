@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
+from gradsync.review.flow.torch_api import METHODS
 from gradsync.review.flow.values import (
     DATA,
     MAYBE_RANK,
@@ -44,6 +45,15 @@ def _joined_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
     return False
 
 
+def _others_call_unread(program: Program, guard: Guard) -> bool:
+    """Return whether the other branch calls a function that we can't read: it may join, too."""
+    return any(
+        step.unread and step.method not in METHODS
+        for step in program.steps
+        if any(g.node is guard.node and g.positive != guard.positive for g in step.guards)
+    )
+
+
 def _differ(one: Guard, other: Guard) -> bool:
     return one.node is not other.node or one.positive != other.positive
 
@@ -63,6 +73,8 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _joined_elsewhere(program, step, guard):
+            continue
+        if _others_call_unread(program, guard):
             continue
         line = getattr(guard.node, "lineno", 0)
         yield at(

@@ -67,6 +67,7 @@ def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
                 "Every rank downloads into the same folder at the same time. A rank may read files "
                 "that another one is still writing.",
             )
+            return  # the downloads of other parts of the data are the same mistake
 
 
 @rule(
@@ -139,9 +140,16 @@ def no_map_location(program: Program) -> Iterator[Hit]:
     """Find checkpoints that every rank loads onto the GPU of the rank that saved them."""
     if not mentions(program, r"cuda|nccl"):
         return
+    restored = {
+        thing.step
+        for step in program.methods("load_state_dict")
+        for value in step.args
+        for thing in value.deep()
+        if thing.kind == "checkpoint"
+    }
     for step in program.calls("torch.load"):
         passed = step.argument(1, "map_location")
-        if passed is None and not step.spread and surely_on_every_rank(step):
+        if passed is None and step in restored and surely_on_every_rank(step) and not step.spread:
             yield at(
                 step,
                 "Every rank loads the tensors onto the GPU from which they were saved, usually "

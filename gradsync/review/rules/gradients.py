@@ -11,6 +11,7 @@ from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import WORLD, Step, Value
 from gradsync.review.queries import function_around
 
+_DIVISIONS = ("div", "div_", "mul", "mul_", "true_divide", "true_divide_")
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 _RANKS = re.compile("world|size|replicas|ranks|nprocs|num_")
 
@@ -32,6 +33,8 @@ def never_divided(program: Program) -> Iterator[Hit]:
             _divides(s.tree, _RANKS) for s in program.sources
         ):
             continue
+        if any(WORLD in step.args[0].tags for step in program.methods(*_DIVISIONS) if step.args):
+            continue
         yield at(
             step,
             "all_reduce computes the sum over all ranks, which is never divided: the step is N "
@@ -49,7 +52,7 @@ def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
             right = node.value
         elif isinstance(node, ast.Call) and node.args:
             name = getattr(node.func, "attr", "")
-            right = node.args[-1] if name in ("div", "div_", "mul", "mul_", "true_divide") else None
+            right = node.args[-1] if name in _DIVISIONS else None
         if right is not None and (by is None or by.search(ast.unparse(right))):
             return True
     return False

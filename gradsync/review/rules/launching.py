@@ -12,6 +12,7 @@ from gradsync.review.flow.values import Step
 from gradsync.review.queries import constant, function_around, mentions, same_text
 
 _ENDS = re.compile("cleanup|clean_up|destroy|teardown|tear_down|shutdown|finali[sz]e|end_training")
+_ENVIRONMENT = re.compile("MASTER_PORT|environ|getenv")
 _PORT = re.compile(r"^tcp://[^:]*:\d+$")
 
 
@@ -68,8 +69,8 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
 
 
 def _same_everywhere(program: Program) -> bool:
-    """Return whether the script itself starts its ranks."""
-    return mentions(program, r"\bmp\.|multiprocessing")
+    """Return whether the script, or the test that it is, starts its ranks itself."""
+    return mentions(program, r"\bmp\.|multiprocessing|^import (pytest|unittest)|TestCase")
 
 
 def _fixed_divisions(step: Step) -> Iterator[ast.AST]:
@@ -98,14 +99,15 @@ def _item(tensor: ast.expr) -> ast.expr:
 )
 def port_is_fixed(program: Program) -> Iterator[Hit]:
     """Find ports that a second run on the same machine can't use."""
-    for step in program.calls("os.environ.__setitem__"):
+    for step in (*program.parent, *program.steps):
+        if step.path != "os.environ.__setitem__":
+            continue
         name, port = step.args[0].const, step.args[1].const
         if name == "MASTER_PORT" and isinstance(port, (str, int)) and str(port) != "0":
-            if any(
-                "MASTER_PORT" in ast.unparse(getattr(g.node, "test", g.node)) for g in step.guards
-            ):
+            if any(_ENVIRONMENT.search(ast.unparse(g.test)) for g in step.guards if g.test):
                 continue
-            yield at(step, f"{_collides(port)} It also overrides the launcher's port.")
+            launched = "" if program.parent else " It also overrides the launcher's port."
+            yield at(step, _collides(port) + launched)
     for step in program.starts:
         method = constant(step.argument(1, "init_method"))
         if isinstance(method, str) and _PORT.match(method):

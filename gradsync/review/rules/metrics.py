@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, MEAN, Step
+from gradsync.review.flow.values import DATA, EVAL, MEAN, UNEVEN, Step
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
@@ -28,21 +28,14 @@ def mean_of_means(program: Program) -> Iterator[Hit]:
         if step.collective != "all_reduce" or not step.args:
             continue
         tags = step.args[0].deep_tags()
-        if MEAN in tags and DATA in tags and _evaluates(program, step) and _averages(step):
+        evaluates = step.evaluating or EVAL in tags or _EVALUATES.search(step.function)
+        if MEAN in tags and DATA in tags and evaluates and _averages(step):
             yield at(
                 step,
                 "Each rank divides by its own number of samples, and then the means are averaged. "
                 "If these numbers differ, the result is not the mean over all samples.",
+                sure=UNEVEN in tags,  # with a DistributedSampler, all ranks have equally many
             )
-
-
-def _evaluates(program: Program, step: Step) -> bool:
-    if step.evaluating or _EVALUATES.search(step.function):
-        return True
-    return any(
-        other.function == step.function and other.stack == step.stack and other.evaluating
-        for other in program.steps
-    )
 
 
 def _averages(step: Step) -> bool:

@@ -84,6 +84,7 @@ def changed_after_optimizer(program: Program) -> Iterator[Hit]:
                     f"The optimizer of line {made.node.lineno} was made before this move. If it "
                     "already has state (Adagrad has, and others have after `load_state_dict`), "
                     "this state stays on the old device.",
+                    sure=False,
                 )
 
 
@@ -106,6 +107,7 @@ def _moved_late(program: Program, made: Step, step: Step, models: set[Thing]) ->
     topic="the model is ready before it is wrapped",
     remedy="Wrap first: `torch.compile(DistributedDataParallel(model))`.",
     applies=data_parallel,
+    kind="cost",
 )
 def compiled_first(program: Program) -> Iterator[Hit]:
     """Find models that are compiled before DistributedDataParallel makes its buckets."""
@@ -125,6 +127,7 @@ def compiled_first(program: Program) -> Iterator[Hit]:
     topic="BatchNorm uses the batch of all ranks",
     remedy="Convert the model before wrapping: `nn.SyncBatchNorm.convert_sync_batchnorm(model)`.",
     applies=data_parallel,
+    kind="possible mistake",
 )
 def local_batch_norm(program: Program) -> Iterator[Hit]:
     """Find wrapped models with BatchNorm layers that are not synchronised."""

@@ -50,6 +50,7 @@ def different_models(program: Program) -> Iterator[Hit]:
     topic="augmentations differ between ranks",
     remedy="After the model is made, seed with the rank: `torch.manual_seed(seed + rank)`.",
     applies=data_parallel,
+    kind="possible mistake",
 )
 def same_augmentations(program: Program) -> Iterator[Hit]:
     """Find seeds that are the same on every rank, though samples are changed at random."""

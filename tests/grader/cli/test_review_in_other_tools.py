@@ -11,7 +11,7 @@ import yaml
 from review_samples import WRONG, run
 
 from gradsync.review import review_text, sarif
-from gradsync.review.catalogue import RULES
+from gradsync.review.catalogue import DEFAULT, RULES
 
 ROOT = Path(__file__).parents[3]
 
@@ -113,7 +113,7 @@ def test_sarif_has_the_parts_of_the_official_schema(script):
     ]
     rules = log["runs"][0]["tool"]["driver"]["rules"]
     assert [rule["help"]["markdown"].split(":")[0] for rule in rules] == [
-        f"# {rule.code}" for rule in RULES
+        f"# {rule.code}" for rule in DEFAULT
     ]
 
 

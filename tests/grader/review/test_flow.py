@@ -279,7 +279,7 @@ def test_functions_of_files_beside_a_script_are_followed(tmp_path):
     assert [(f.code, Path(f.path).name, f.line) for f in found] == [("DDP015", "script.py", 5)]
 
 
-def test_files_that_the_user_did_not_name_get_no_findings(tmp_path):
+def test_a_file_that_a_program_uses_gets_findings_even_if_the_user_did_not_name_it(tmp_path):
     (tmp_path / "tools.py").write_text(
         "import torch.distributed as dist\n\ndef end():\n    if dist.get_rank() == 0:\n"
         "        dist.barrier()\n"
@@ -287,8 +287,9 @@ def test_files_that_the_user_did_not_name_get_no_findings(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("from tools import end\n\nend()\n")
 
-    assert review([script]).findings == ()
-    assert [f.code for f in review([script, tmp_path / "tools.py"]).findings] == ["DDP015"]
+    tools = tmp_path / "tools.py"
+    assert [(f.path, f.code) for f in review([script]).findings] == [(str(tools), "DDP015")]
+    assert [(f.path, f.code) for f in review([script, tools]).findings] == [(str(tools), "DDP015")]
 
 
 def test_recursion_and_cyclic_imports_end(tmp_path):

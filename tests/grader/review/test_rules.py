@@ -7,7 +7,7 @@ import pytest
 
 from checks import rule_index
 from gradsync.review import review, review_text
-from gradsync.review.catalogue import RULES, page
+from gradsync.review.catalogue import DEFAULT, RULES, page
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
@@ -26,14 +26,17 @@ def page_of(rule):
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_wrong_script_of_a_page_has_only_the_finding_of_its_rule(rule):
-    found = review_text(code_of(page_of(rule), "Wrong"), "wrong.py").findings
+    text = code_of(page_of(rule), "Wrong")
+    found = review_text(text, "wrong.py", [*DEFAULT, rule], unsure=True).findings
 
     assert [finding.code for finding in found] == [rule.code]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_right_script_of_a_page_has_no_findings(rule):
-    assert review_text(code_of(page_of(rule), "Right"), "right.py").findings == ()
+    text = code_of(page_of(rule), "Right")
+
+    assert review_text(text, "right.py", RULES, unsure=True).findings == ()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
@@ -55,14 +58,14 @@ def test_codes_are_numbered_without_gaps_or_repetition():
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.stem)
 def test_nothing_is_found_in_a_correct_script(path):
-    found = review([path])
+    found = review([path], RULES, unsure=True)
 
     assert found.findings == ()
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_nothing_is_found_in_a_solution(path):
-    assert review([path]).findings == ()
+    assert review([path], RULES, unsure=True).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,6 @@ def test_the_mistake_of_a_wrong_script_is_found_in_its_line(path):
     codes = re.search(r"^# expect: (.*)$", text, re.M)[1].split(", ")
     lines = [n for n, line in enumerate(text.splitlines(), 1) if line.endswith("  # here")]
 
-    found = review([path]).findings
+    found = review([path], RULES, unsure=True).findings
 
     assert [(f.code, f.line) for f in found] == list(zip(codes, lines, strict=True))

@@ -1,0 +1,279 @@
+"""Correct scripts of the kinds that a review must not mistake for wrong ones."""
+
+import pytest
+
+from gradsync.review import review_text
+
+START = """
+import os, sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+def step(model, x, optimizer):
+    model(x).sum().backward()
+    optimizer.step()
+
+"""
+END = "\ndist.destroy_process_group()\n"
+TRAINS = """
+def train(me, epochs):
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for epoch in range(epochs):
+        step(model, torch.ones(1, 2), optimizer)
+        if {test}:
+            print(epoch)
+            torch.save(model.module.state_dict(), "model.pt")
+"""
+
+RANK_ENTERS = {
+    "as the rank of the process group": TRAINS.format(test="me < 1")
+    + """
+def main(me, n):
+    dist.init_process_group("gloo", rank=me, world_size=n)
+    train(me, 3)
+
+main(int(input()), int(input()))
+""",
+    "as an argument of a process": TRAINS.format(test="not me")
+    + """
+from multiprocessing import Process
+
+def main(number, n):
+    dist.init_process_group("gloo", "file:///tmp/meet", world_size=n, rank=number)
+    train(number, 3)
+    dist.destroy_process_group()
+
+workers = [Process(target=print)]
+for k in range(torch.cuda.device_count()):
+    worker = Process(target=main, args=(k, torch.cuda.device_count()))
+    worker.start()
+""",
+    "as the rank of a mesh": """
+dist.init_process_group("gloo")
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+"""
+    + TRAINS.format(test="me == 0")
+    + "\ntrain(mesh.get_rank(), 3)\n",
+    "as the index of a device": """
+dist.init_process_group("gloo")
+device = torch.device("cuda", dist.get_rank())
+here = torch.device(f"cuda:{dist.get_rank()}")
+"""
+    + TRAINS.format(test="here.index == 0")
+    + "\ntrain(0, 3)\n",
+    "as a global that a function sets": TRAINS.format(test="NUMBER == 0")
+    + """
+NUMBER = int(os.environ.get("SLURM_PROCID", -1))
+
+def begin():
+    global NUMBER
+    if NUMBER < 0:
+        NUMBER = 0
+        return
+    dist.init_process_group("gloo", rank=NUMBER, world_size=int(os.environ["SLURM_NTASKS"]))
+
+begin()
+train(0, 3)
+""",
+    "as one operand of `or` in an expression": """
+import wandb
+dist.init_process_group("gloo")
+quiet = os.environ.get("QUIET") == "1" or dist.get_rank() > 0
+log = None if quiet else wandb.init(project="p")
+dist.get_rank() == 0 and wandb.init(project="q")
+"""
+    + TRAINS.format(test="not quiet")
+    + "\ntrain(0, 3)\n",
+}
+CONDITIONS = {
+    "one condition makes the other one irrelevant": """
+dist.init_process_group("gloo")
+
+def evaluate(everywhere, x):
+    chief = dist.get_rank() == 0
+    if not (everywhere or chief):
+        return
+    if everywhere:
+        dist.all_reduce(x)
+
+evaluate(len(sys.argv) > 1, torch.ones(1))
+""",
+    "the other branch calls a function that can't be read": """
+from elsewhere import follow_along
+dist.init_process_group("gloo")
+
+def lead(x):
+    dist.broadcast(x, 0)
+
+if dist.get_rank() == 0:
+    lead(torch.ones(1))
+else:
+    follow_along(torch.ones(1))
+""",
+    "both branches iterate over the same values": """
+from tqdm import tqdm
+dist.init_process_group("gloo")
+rounds = range(int(sys.argv[1]))
+shown = tqdm(rounds) if dist.get_rank() == 0 else rounds
+for r in shown:
+    dist.barrier()
+""",
+    "the length of a dict does not depend on samples": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    totals = {"sum": x.sum(), "squares": (x * x).sum()}
+    for name, total in totals.items():
+        dist.all_reduce(total)
+""",
+    "the length of a list does not depend on samples": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+parts = []
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    parts.append(x.sum())
+for part in parts:
+    dist.all_reduce(part)
+""",
+    "a call without the argument takes the other branch": """
+dist.init_process_group("gloo")
+
+def checkpoint(path, state=None):
+    if state is None:
+        return torch.load(path, map_location="cpu")
+    torch.save(state, path)
+
+state = checkpoint("model.pt")
+"""
+    + TRAINS.format(test="dist.get_rank() == 0")
+    + "\ntrain(0, 3)\n",
+}
+MODES = {
+    "a branch without a process group": TRAINS.format(test="dist.get_rank() == 0")
+    + """
+def alone():
+    model = nn.Linear(2, 1).to("cuda:0")
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (x,) in DataLoader(TensorDataset(torch.ones(8, 2)), shuffle=True):
+        step(model, x, optimizer)
+        print("step")
+    torch.save(model.state_dict(), "model.pt")
+
+def together():
+    dist.init_process_group("gloo")
+    train(0, 3)
+
+if "--together" in sys.argv:
+    together()
+else:
+    alone()
+""",
+    "a condition with the same meaning later": """
+n = int(os.environ["WORLD_SIZE"])
+if n > 1:
+    dist.init_process_group("gloo")
+"""
+    + TRAINS.format(test="n == 1 or dist.get_rank() == 0")
+    + """
+if n <= 1:
+    print("one process")
+    torch.save({}, "start.pt")
+train(0, 3)
+""",
+}
+RULES_TOO_EARLY = {
+    "DDP031: all ranks have equally many samples": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+
+@torch.no_grad()
+def validate(model):
+    total, rounds = 0.0, 0
+    for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+        total += model(x).mean().item()
+        rounds += 1
+    mean = torch.tensor(total / rounds)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+validate(nn.Linear(2, 1))
+""",
+    "DDP031: counts from a list": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+
+@torch.no_grad()
+def validate(model):
+    seen = []
+    for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+        seen.append((model(x).sum(), x.size(0)))
+    mean = sum(s for s, n in seen) / sum(n for s, n in seen)
+    dist.all_reduce(mean)
+    return mean / dist.get_world_size()
+
+validate(nn.Linear(2, 1))
+""",
+    "DDP013: tensors that are no checkpoint": """
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+table = torch.load("table.pt")
+model = DistributedDataParallel(nn.Linear(2, 1).cuda())
+model(table.cuda()).sum().backward()
+""",
+    "DDP026: BatchNorm on a CPU": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8)))
+model(torch.ones(4, 2)).sum().backward()
+""",
+    "DDP028: another method divides": """
+class Averaged(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.works = inner, []
+        for p in inner.parameters():
+            dist.broadcast(p.data, 0)
+            p.register_post_accumulate_grad_hook(self.begin)
+
+    def begin(self, p):
+        self.works.append((p, dist.all_reduce(p.grad, async_op=True)))
+
+    def end(self):
+        many = torch.tensor(float(dist.get_world_size()))
+        for p, work in self.works:
+            work.wait()
+            p.grad.mul_(1 / many)
+        self.works.clear()
+
+dist.init_process_group("gloo")
+""",
+    "DDP020: a test starts exactly these processes": """
+import unittest
+
+class Group(unittest.TestCase):
+    ranks = 3
+
+    def start(self, number, store):
+        dist.init_process_group("gloo", store=store, rank=number, world_size=self.ranks)
+        dist.destroy_process_group()
+""",
+    "DDP021: only if the variable is not set": """
+def default(name, value):
+    if name not in os.environ:
+        os.environ[name] = value
+
+default("MASTER_PORT", "29501")
+dist.init_process_group("gloo")
+""",
+}
+ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_correct_script_has_no_findings(kind):
+    found = review_text(START + ALL[kind] + END, "script.py").findings
+
+    assert [(f.line, f.code) for f in found] == []
