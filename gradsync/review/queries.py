@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
-from gradsync.review.flow.values import MAYBE_RANK, RANK, SHARE, Loop, Step, Thing, Value
+from gradsync.review.flow.values import (
+    AGAIN,
+    MAYBE_RANK,
+    RANK,
+    SHARE,
+    Step,
+    Thing,
+    Value,
+    facts_of,
+)
 
 JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside `Join`
 _DEEPEST = 6
@@ -17,18 +26,31 @@ _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  #
 _OF_FILES = re.compile(
     r"^os\.path\.(exists|isfile|isdir|join)$|^(pathlib\.)?Path$|\.(exists|is_file)$"
 )
+_COLLECTIVE_CALLS = (
+    "parallel.DistributedDataParallel", ".FullyShardedDataParallel", ".fully_shard",
+    "distributed.checkpoint.save", "distributed.checkpoint.load",
+    "state_dict.get_model_state_dict", "state_dict.get_state_dict",
+)  # fmt: skip
+_COLLECTIVE_METHODS = ("full_tensor", "consolidate_state_dict")
+_GROUPS = {"process_group", "mesh", "device_mesh", "no_dist"}
 _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_model_parallel")
 
 
-def training_loops(program: Program) -> Iterator[tuple[Thing, tuple[Loop, ...]]]:
-    """Yield each training loader, and the loops around its batches, outermost first."""
+def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
+    """Yield each training loader, and whether training goes over it several times."""
     seen = set()
     for step in program.backwards:
         for number, loop in enumerate(step.loops):
             for loader in loop.over.of_kind("loader"):
                 if loader not in seen and loader.step is not None:
                     seen.add(loader)
-                    yield loader, step.loops[: number + 1]
+                    yield loader, number > 0 or AGAIN in loop.over.tags
+    inside = {loop for step in program.backwards for loop in step.loops}
+    for step in program.calls("builtins.next"):
+        for loader in step.args[0].of_kind("loader") if step.args else ():
+            if loader not in seen and inside.intersection(step.loops):
+                seen.add(loader)
+                yield loader, AGAIN in step.args[0].tags
 
 
 def sampler_of(loader: Step) -> Value | None:
@@ -140,8 +162,10 @@ def classes_in(source: Source) -> Iterator[ast.ClassDef]:
 
 def all_ranks_join(step: Step) -> bool:
     """Return whether a call is a collective of all ranks, not of a smaller group."""
-    if step.path == "torch.distributed.new_group":
+    if step.path == "torch.distributed.new_group" or step.method in _COLLECTIVE_METHODS:
         return True
+    if step.path.endswith(_COLLECTIVE_CALLS):
+        return not _GROUPS & set(step.kwargs)
     if not step.collective or step.spread:
         return False
     group = step.argument(_POSITIONS.get(step.collective, 9), "group")
@@ -159,3 +183,9 @@ def all_ranks_meet(step: Step) -> bool:
     if step.on_some_ranks or any(context.of_kind("no_sync") for context in step.contexts):
         return False
     return all_ranks_join(step) or (step.method == "backward" and is_wrapped(step))
+
+
+def facts_agree(one: Step, other: Step) -> bool:
+    """Return whether no condition excludes that both calls run."""
+    some, others = facts_of(one.guards), facts_of(other.guards)
+    return all(others.get(text, sense) is sense for text, sense in some.items())

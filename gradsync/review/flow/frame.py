@@ -8,12 +8,14 @@ from collections.abc import Iterator, MutableMapping
 
 from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import (
+    AGAIN,
     MAYBE_RANK,
     OWN,
     RANK,
     TOO_EARLY,
     UNKNOWN,
     Code,
+    Loop,
     Step,
     Value,
     either,
@@ -38,6 +40,7 @@ class Frame:
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
         self.yielded: list[Value] = []
+        self.yielding: tuple[Loop, ...] = ()  # the loops around the last `yield`
         self.cleared: set[str] = set()  # names that have the same value on all ranks now
         self.global_names: set[str] = set()
         self.fixed: set[str] = set()  # parameters that are never assigned
@@ -50,6 +53,19 @@ class Frame:
     def set(self, name: str, value: Value) -> None:
         """Assign a value to a name."""
         (self.module if name in self.global_names else self.env)[name] = value
+
+    def generator(self) -> Value:
+        """Return the function's generator: its elements, and the loader that its loop goes over."""
+        things = frozenset(t for loop in self.yielding for t in loop.over.of_kind("loader"))
+        again = {AGAIN} if len(self.yielding) > 1 else set()
+        return Value(things=things, tags=frozenset(again), parts=tuple(self.yielded))
+
+    def set_all(self, package: str, env: Env | None) -> None:
+        """Set the names of `from package import *`; None for a package that is not followed."""
+        for name, value in (env or {}).items():
+            self.env.setdefault(name, value)
+        if env is None:
+            self.module[f"*{package}"] = Value(path=package)
 
     def state(self) -> dict[str, Value]:
         """Return the names that the function's statements may change."""
@@ -127,8 +143,8 @@ def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
         changed = any(other is not values[0] for other in values) or len(values) < len(states)
         if changed and depends:
             value = value.tagged(*depends)
-            if not all(isinstance(other.const, (bool, int)) for other in values):
-                value = uncertain(value)
+            if not any(isinstance(other.const, (bool, int)) for other in values):
+                value = uncertain(value)  # the branches may compute the same value
         if OWN in test.tags and any(_differs(other, values[0]) for other in values):
             value = value.tagged(OWN)  # such as a counter of epochs without progress
         found[name] = value

@@ -139,8 +139,7 @@ class Interpreter:
         for alias in node.names:
             name = alias.asname or alias.name
             if alias.name == "*":
-                for key, value in (env or {}).items():
-                    self.frame.env.setdefault(key, value)
+                self.frame.set_all(node.module or "", env)
             elif env is not None and alias.name in env:
                 self.frame.set(name, env[alias.name])
             else:
@@ -509,6 +508,9 @@ class Interpreter:
                 return found if named.blank else named
         if node.id in _BUILTINS:
             return Value(path=f"builtins.{node.id}")
+        starred = torch_api.from_star(node.id, frame.module)
+        if starred:
+            return Value(path=starred)
         return by_name(node.id)
 
     def _attribute(self, node: ast.Attribute) -> Value:
@@ -677,6 +679,7 @@ class Interpreter:
 
     def _yield(self, node: ast.Yield) -> Value:
         self.frame.yielded.append(self.value_of(node.value))
+        self.frame.yielding = tuple(self.loops[self.frame.loops :])
         return Value()
 
     # Calls
@@ -697,7 +700,9 @@ class Interpreter:
             return Value()
         self.steps.append(step)
         step.result = self._result(step, callee)
-        if callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
+        if step.collective == "reduce":
+            self._mark(step.node.args[0] if step.node.args else None, RANK)  # only one has the sum
+        elif callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
             step.result = step.result.cleared(OWN)  # it may be the same on all ranks now
             self._clear_arguments(step)
         self.collect(node.func, step)
@@ -782,6 +787,8 @@ class Interpreter:
         if step.path == "torch.distributed.init_process_group":
             self.started = True
             self._mark_rank(step)
+        if name in torch_api.WRAPPERS:
+            self._with_model(step)
         if name == "partial" and step.args and step.args[0].code:
             return step.args[0]
         found = torch_api.result_of(step, started=self.started)
@@ -802,9 +809,26 @@ class Interpreter:
         """Record that the variable that is passed as the rank differs between ranks."""
         node = next((k.value for k in start.node.keywords if k.arg == "rank"), None)
         value = start.kwargs.get("rank", Value())
-        unknown = value.const is UNKNOWN and not value.path and RANK not in value.tags
-        if isinstance(node, (ast.Name, ast.Attribute)) and unknown:
-            self.bind(node, replace(value, tags=value.tags - {MAYBE_RANK} | {RANK}))
+        if value.const is UNKNOWN and RANK not in value.tags:
+            self._mark(node, RANK)
+
+    def _mark(self, node: ast.expr | None, tag: str) -> None:
+        """Add a tag to the variable in an argument."""
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            value = self.value_of(node)
+            if not value.path and value.code is None:
+                self.bind(node, replace(value, tags=value.tags - {MAYBE_RANK} | {tag}))
+
+    def _with_model(self, step: Step) -> None:
+        """Record that the unknown object that is wrapped or sharded is a model."""
+        node: ast.expr | None = step.node.args[0] if step.node.args else None
+        while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value  # `model.to(device)`
+        known = step.args and (step.args[0].things or step.args[0].path or step.args[0].code)
+        if isinstance(node, (ast.Name, ast.Attribute)) and not known:
+            model = replace(self.value_of(node), things=frozenset({Thing("model", None)}))
+            self.bind(node, model)
+            step.args = (model, *step.args[1:])
 
     def _unknown(self, step: Step) -> Value:
         """Return the result of a function that we can't read; it may keep its arguments."""
@@ -912,7 +936,9 @@ class Interpreter:
         frame.set_globals()
         for argument in frame.arguments_cleared(code, step):
             self.clear(argument)
-        if frame.yielded and classes.has_decorator(code.node, *_CONTEXTS):
+        if frame.yielded and not classes.has_decorator(code.node, *_CONTEXTS):
+            return frame.generator()
+        if frame.yielded:
             entered = reduce(either, frame.yielded)
             context = Thing("context", step, entered)
             return Value(frozenset({context}), by_name(frame.name).tags)

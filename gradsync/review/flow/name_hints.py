@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradsync.review.flow.values import LOCAL, RANK, WORLD, Value
+from gradsync.review.flow.values import GLOBAL, LOCAL, RANK, WORLD, Value
 
 _RANK = re.compile(r"(^|_|local)rank(_id)?$|^(proc|process)_(id|idx|index)$")
 _FIRST = re.compile(
@@ -14,10 +14,10 @@ _FIRST = re.compile(
 )
 _WORLD = re.compile(r"(^|_)world_?size$|^(is_)?distributed$|^(use_)?(ddp|fsdp)$|^n(um)?_replicas$")
 ENVIRONMENT = {
-    "RANK": (RANK,),
-    "SLURM_PROCID": (RANK,),
-    "OMPI_COMM_WORLD_RANK": (RANK,),
-    "PMI_RANK": (RANK,),
+    "RANK": (RANK, GLOBAL),
+    "SLURM_PROCID": (RANK, GLOBAL),
+    "OMPI_COMM_WORLD_RANK": (RANK, GLOBAL),
+    "PMI_RANK": (RANK, GLOBAL),
     "LOCAL_RANK": (RANK, LOCAL),
     "SLURM_LOCALID": (RANK, LOCAL),
     "OMPI_COMM_WORLD_LOCAL_RANK": (RANK, LOCAL),
@@ -37,7 +37,7 @@ def by_name(name: str) -> Value:
     if _FIRST.search(name):
         return Value(tags=frozenset({RANK}))
     if _RANK.search(name):
-        return Value(tags=frozenset({RANK}))
+        return Value(tags=frozenset({RANK, LOCAL} if "local" in name else {RANK}))
     if _WORLD.search(name):
         return Value(tags=frozenset({WORLD}))
     return Value()

@@ -72,6 +72,11 @@ class Program:
         return self.things("ddp", "fsdp")
 
     @cached_property
+    def sharded(self) -> list[Step]:
+        """The calls of FSDP2's `fully_shard`."""
+        return list(self.calls("fully_shard"))
+
+    @cached_property
     def averages_by_hand(self) -> list[Step]:
         """The all-reduces of gradients that the script itself calls."""
         return [
@@ -83,12 +88,12 @@ class Program:
     @property
     def whole(self) -> bool:
         """Whether it starts a process group and trains, so no important part is elsewhere."""
-        return bool(self.starts and (self.backwards or self.wrappers))
+        return bool(self.starts and (self.backwards or self.wrappers or self.sharded))
 
     @property
     def data_parallel(self) -> bool:
         """Whether it is a complete program in which all ranks train one model."""
-        return self.whole and bool(self.wrappers or self.averages_by_hand)
+        return self.whole and bool(self.wrappers or self.sharded or self.averages_by_hand)
 
 
 def programs(project: Project, source: Source) -> Iterator[Program]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 from gradsync.review.flow.values import (
     DATA,
     EVAL,
+    GLOBAL,
     GRAD,
     LOCAL,
     MEAN,
@@ -26,7 +30,7 @@ from gradsync.review.flow.values import (
 
 MODELS = ("model", "ddp", "fsdp", "compiled")
 _TAGS = {
-    "torch.distributed.get_rank": (RANK,),
+    "torch.distributed.get_rank": (RANK, GLOBAL),
     "torch.distributed.get_node_local_rank": (RANK, LOCAL),
     "torch.distributed.get_group_rank": (RANK,),
     "torch.cuda.current_device": (RANK, LOCAL),
@@ -51,6 +55,16 @@ _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "Bat
 MOVES = ("to", "cuda", "cpu", "xpu")
 _PLACES = ("device", "map_location", "dtype", "pin_memory")  # these don't change the values
 _SAME_MODEL = "to cuda cpu half float double bfloat16 train eval requires_grad_ apply to_empty xpu"
+
+# Names of packages that scripts import with `*`.
+_STARRED = {
+    "torchvision.datasets": re.compile(r"^(CIFAR|\w*MNIST|Image|SVHN|STL|Celeb|Coco|VOC|Caltech)"),
+    "torchvision.transforms": re.compile("^(Compose|Random|To|Normalize|Resize|CenterCrop|Color)"),
+    "torch.nn": re.compile("^(Module|Sequential|Linear|Conv|BatchNorm|ReLU|Dropout|.*Loss$)"),
+    "torch.utils.data": re.compile("Dataset$|DataLoader|random_split|Sampler$|^Subset$"),
+    "torch.distributed": re.compile("^(init_|get_|is_init|all_|barrier|broadcast|reduce|destroy)"),
+}
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 # Methods of classes of PyTorch and Python: none of them calls a collective in secret.
 METHODS = {
     "item", "cpu", "cuda", "to", "numpy", "tolist", "detach", "clone", "backward", "step",
@@ -68,6 +82,14 @@ _KEEPS_NOTHING = (
     "datasets", "torchvision", "einops",
 )  # fmt: skip
 _PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
+
+
+def from_star(name: str, names: Mapping[str, Value]) -> str:
+    """Return the path of a name that a `from package import *` defines; "" for other names."""
+    for package, own in _STARRED.items():
+        if f"*{package}" in names and own.search(name):
+            return f"{package}.{name}"
+    return ""
 
 
 def well_known(path: str) -> bool:
@@ -95,6 +117,8 @@ def result_of(step: Step, *, started: bool) -> Value | None:
         return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
     if path == "builtins.range" and len(step.args) == 3:
         return strided(mixed([*step.args]), step.args[0], step.args[2])
+    if path == "builtins.next" and step.args:
+        return element_of(step.args[0])
     if path in _KIND_OF_PATH:
         return _made(_KIND_OF_PATH[path], step, None)
     if name == "zip" and step.args:
@@ -210,7 +234,7 @@ def element_of(iterable: Value) -> Value:
     if NUMBERED in iterable.tags:
         return Value(parts=(Value(), element_of(iterable.without(NUMBERED))))
     loaders = iterable.of_kind("loader")
-    if loaders:
+    if loaders and not iterable.parts:  # a generator has parts: the values that it yields
         return Value(tags=frozenset({DATA, OWN} if all(map(_is_share, loaders)) else {DATA}))
     params = frozenset(iterable.of_kind("params"))
     if params:

@@ -35,6 +35,7 @@ from gradsync.review.flow.project import Source
 UNKNOWN = object()  # the `const` of a value that is not a known constant
 RANK = "rank"  # differs between ranks
 MAYBE_RANK = "rank?"  # may differ: a function that we can't read got the rank as an argument
+GLOBAL = "global"  # the rank among all ranks, as the launcher or the process group gives it
 LOCAL = "local"  # the rank on this machine, not among all ranks
 WORLD = "world"  # depends on the number of ranks: the same on every rank
 DATA = "data"  # computed from samples, which may be this rank's own
@@ -45,8 +46,9 @@ EVAL = "eval"  # computed by a model without gradients
 SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # a result of `enumerate`
+AGAIN = "again"  # a generator that begins again after the last element
 TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
-OF_ONE_RANK = (RANK, MAYBE_RANK, LOCAL, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE)
+OF_ONE_RANK = (RANK, MAYBE_RANK, LOCAL, GLOBAL, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE)
 COLLECTIVES = frozenset(
     [
         "all_reduce",
@@ -359,7 +361,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
 
 def uncertain(value: Value) -> Value:
     """Return the value; if it depends on the rank, mark this as uncertain."""
-    tags = value.tags - {RANK, LOCAL} | {MAYBE_RANK} if RANK in value.tags else value.tags
+    tags = value.tags - {RANK, LOCAL, GLOBAL} | {MAYBE_RANK} if RANK in value.tags else value.tags
     return replace(value, tags=tags)
 
 

@@ -69,7 +69,8 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find collectives in a branch or a loop that depends on the rank."""
     for step in program.steps:
         sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
-        if not sharded and not all_ranks_join(step):
+        backward = step.method == "backward" and is_wrapped(step)
+        if not sharded and not backward and not all_ranks_join(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _joined_elsewhere(program, step, guard):
@@ -103,6 +104,27 @@ def left_before(program: Program) -> Iterator[Hit]:
                 f"Some ranks leave in the branch of line {getattr(guard.node, 'lineno', 0)} and "
                 f"never call `{_name(step)}`. The other ranks wait in it for them.",
             )
+    yield from _loops_left_by_ranks(program)
+
+
+def _loops_left_by_ranks(program: Program) -> Iterator[Hit]:
+    """Find loops with collectives that some ranks leave because of their rank."""
+    if has_mesh(program) or mentions(program, JOIN):
+        return
+    for departure in program.departures:
+        met = [step for step in program.steps if _meets_in(step, departure)]
+        if RANK not in departure.value.tags or not met:
+            continue
+        if any(guard.node is departure.statement for step in met for guard in step.guards):
+            continue  # the collective has its own finding
+        yield Hit(
+            departure.node,
+            departure.source,
+            "Some ranks leave this loop. In the next iteration, the other ranks wait for them in "
+            f"`{_name(met[0])}`, in line {met[0].node.lineno}.",
+            "Decide on one rank, and broadcast the decision, so that all ranks leave together.",
+            departure.function,
+        )
 
 
 @rule(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import WORLD, Step
+from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step
 from gradsync.review.queries import argument_node, mentions, surely_on_every_rank
 
 _INDEXED = re.compile(r"^(cuda|xpu):\d+$")
@@ -43,6 +43,28 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     for step in program.methods("cuda", "to"):
         if step.receiver.of_kind("model") and _any_gpu(step) and not _single_process(step):
             yield at(step, "No rank chooses its GPU, so all ranks on a machine use GPU 0.")
+            return
+
+
+@rule(
+    "DDP036",
+    "The rank among all ranks is used as a device number",
+    topic="the launcher decides ranks, port and device",
+    remedy='Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.',
+    applies=whole,
+)
+def rank_as_device(program: Program) -> Iterator[Hit]:
+    """Find GPUs that are numbered by rank, which exceeds their number on a second machine."""
+    if program.parent or mentions(program, "CUDA_VISIBLE_DEVICES"):
+        return
+    for step in program.calls("torch.cuda.set_device", "torch.xpu.set_device"):
+        device = step.argument(0, "device")
+        if device and GLOBAL in device.tags and not device.tags & {WORLD, LOCAL, MAYBE_RANK}:
+            yield at(
+                step,
+                "This is the rank among all ranks. With several machines, the ranks of the second "
+                "machine get numbers of GPUs that it does not have.",
+            )
             return
 
 

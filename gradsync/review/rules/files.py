@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Step, Value
+from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Step, Value
 from gradsync.review.queries import (
     argument_node,
+    is_false,
     is_true,
     mentions,
     same_text,
@@ -18,7 +20,9 @@ from gradsync.review.queries import (
 
 _DOWNLOADS = ("urllib.request.urlretrieve", "gdown.download", "wget.download")
 _RUNS = ("wandb.init", "mlflow.start_run", "SummaryWriter", "trackio.init")
-_WRITERS = ("torch.save", "pyplot.savefig", "safetensors.torch.save_file")
+_WRITERS = (
+    "torch.save", "pyplot.savefig", "safetensors.torch.save_file", "numpy.save", "numpy.savez",
+)  # fmt: skip
 
 
 @rule(
@@ -30,16 +34,63 @@ _WRITERS = ("torch.save", "pyplot.savefig", "safetensors.torch.save_file")
 )
 def saved_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find files that all ranks write to the same path at the same time."""
-    for step in program.calls(*_WRITERS):
-        position = 0 if step.path.endswith("savefig") else 1
-        path = step.argument(position, "f") or step.argument(position, "filename")
+    for step in program.steps:
+        path = _written(step)
         if path is None or path.of_kind("buffer") or not surely_on_every_rank(step):
+            continue
+        if LOCAL in path.tags:
             continue
         if not path.deep_tags() & {RANK, MAYBE_RANK}:
             yield at(
                 step,
                 "Every rank writes this file at the same time: it is written N times, and the "
                 "result may be damaged.",
+            )
+
+
+def _written(step: Step) -> Value | None:
+    """Return the path of the file that a call writes; None for other calls."""
+    name = step.path.rpartition(".")[2]
+    if step.path == "builtins.open":
+        mode = step.argument(1, "mode")
+        writes = mode is not None and str(mode.const).startswith("w") and not step.in_try
+        return step.args[0] if writes and step.args and step.args[0].const != os.devnull else None
+    if not step.path.endswith(_WRITERS):
+        return None
+    position = 1 if name in ("save", "save_file") and "numpy" not in step.path else 0
+    return step.argument(position, "f") or step.argument(position, "filename")
+
+
+@rule(
+    "DDP037",
+    "All ranks make or delete the same folder",
+    topic="one rank writes files",
+    remedy="Pass `exist_ok=True`; delete on one rank, and call a barrier on all ranks after it.",
+    applies=whole,
+)
+def races_for_a_folder(program: Program) -> Iterator[Hit]:
+    """Find folders that a rank makes after another rank has made them, or deletes again."""
+    for step in program.steps:
+        makes = step.path in ("os.mkdir", "os.makedirs") or step.method == "mkdir"
+        deletes = step.path == "shutil.rmtree"
+        if (not makes and not deletes) or step.in_try or not surely_on_every_rank(step):
+            continue
+        values = (step.receiver, *step.args)
+        if any(value.deep_tags() & {RANK, MAYBE_RANK} for value in values):
+            continue
+        if makes and not is_false(step.argument(2, "exist_ok") or Value(const=False)):
+            continue
+        if makes:
+            yield at(
+                step,
+                "If another rank makes this folder first, this rank raises FileExistsError, even "
+                "if it has just checked that there is no such folder.",
+            )
+        else:
+            yield at(
+                step,
+                "Every rank deletes this folder at a time of its own: a rank may delete the files "
+                "that another one has written there, or raise FileNotFoundError.",
             )
 
 

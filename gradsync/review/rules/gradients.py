@@ -6,13 +6,24 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.findings import Hit, any_part, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import WORLD, Step, Value
-from gradsync.review.queries import function_around
+from gradsync.review.flow.values import DATA, GRAD, WORLD, Step, Value
+from gradsync.review.queries import (
+    facts_agree,
+    function_around,
+    has_distributed_sampler,
+    mentions,
+    training_loops,
+)
 
 _DIVISIONS = ("div", "div_", "mul", "mul_", "true_divide", "true_divide_")
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+_AVERAGES = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather")
+_OTHER_WAYS = (
+    r"_hook\(|deepspeed|horovod|hvd\.|[Aa]ccelerat|[Ll]ightning|parallelize|average_grad|sync_grad|"
+    r"[Ff]abric|apex|colossal|bagua|average_model|broadcast_object_list|recv\("
+)
 _RANKS = re.compile("world|size|replicas|ranks|nprocs|num_")
 
 
@@ -59,6 +70,38 @@ def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
 
 
 @rule(
+    "DDP034",
+    "Gradients are never averaged",
+    topic="gradients are averaged",
+    remedy="Wrap the model: `DistributedDataParallel(model)`, and call the wrapped model.",
+    applies=whole,
+)
+def never_averaged(program: Program) -> Iterator[Hit]:
+    """Find programs whose ranks train on different samples, each for itself."""
+    sharded = [x for x, _ in training_loops(program) if x.step and has_distributed_sampler(x.step)]
+    if not sharded or program.data_parallel or mentions(program, _OTHER_WAYS):
+        return
+    if any(step.collective in _AVERAGES and not _is_metric(step) for step in program.steps):
+        return
+    for step in program.backwards:
+        outputs = [t for v in (step.receiver, *step.args) for t in v.deep() if t.kind == "output"]
+        known = all(t.inner.surely("model", "compiled") for t in outputs)
+        if outputs and known and not any(m.escaped for t in outputs for m in t.inner.things):
+            yield at(
+                step,
+                "Each rank trains on its own share of the samples, but no gradient is averaged: "
+                "the ranks train different models, and only one of them is saved.",
+            )
+            return
+
+
+def _is_metric(step: Step) -> bool:
+    """Return whether a collective certainly reduces something else than a gradient."""
+    value = step.args[0] if step.args else Value()
+    return DATA in value.deep_tags() and GRAD not in value.deep_tags()
+
+
+@rule(
     "DDP029",
     "`no_sync` is never left",
     topic="gradients are averaged",
@@ -90,6 +133,30 @@ def never_synchronised(program: Program) -> Iterator[Hit]:
 
 def _without_sync(step: Step) -> bool:
     return any(value.surely("no_sync") for value in step.contexts)
+
+
+@rule(
+    "DDP038",
+    "Scaled gradients are clipped",
+    topic="gradients are averaged",
+    remedy="Call `scaler.unscale_(optimizer)` before clipping.",
+    applies=lambda program: bool(program.things("scaler")),
+)
+def clipped_while_scaled(program: Program) -> Iterator[Hit]:
+    """Find gradients that are clipped before `GradScaler` divides them by its scale."""
+    unscaled = {step.run for step in program.methods("unscale_")}
+    steps = [step for step in program.methods("step") if step.receiver.of_kind("scaler")]
+    for clip in program.steps:
+        if clip.path.rpartition(".")[2] not in _CLIPS or clip.run in unscaled:
+            continue
+        later = [s for s in steps if program.before(clip, s) and s.function == clip.function]
+        if later and facts_agree(clip, later[0]):
+            yield at(
+                clip,
+                "These gradients are still multiplied by the scale of the GradScaler, so that "
+                "almost every step is clipped to a length that is far too small.",
+            )
+            return
 
 
 @rule(

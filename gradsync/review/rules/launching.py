@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import Step
+from gradsync.review.flow.values import UNKNOWN, Step
 from gradsync.review.queries import constant, function_around, mentions, same_text
 
 _ENDS = re.compile("cleanup|clean_up|destroy|teardown|tear_down|shutdown|finali[sz]e|end_training")
@@ -56,6 +56,7 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
         fixed = thing.of_class is None and isinstance(size, int) and size > 1
         if thing.step and fixed and not _same_everywhere(program):
             yield at(thing.step, f"The samples are always split into {size} shares.")
+    yield from _environment_is_fixed(program)
     for step in program.steps:
         if step.collective == "all_reduce" and step.node.args:
             for node in _fixed_divisions(step):
@@ -66,6 +67,23 @@ def ranks_are_fixed(program: Program) -> Iterator[Hit]:
                     "mean only for this number of ranks.",
                     function=step.function,
                 )
+
+
+def _environment_is_fixed(program: Program) -> Iterator[Hit]:
+    """Find a rank that the script writes into the environment of every process."""
+    written = {
+        step.args[0].const: step
+        for step in program.calls("os.environ.__setitem__")
+        if step.args[1].const is not UNKNOWN and not step.guards
+    }
+    size = written["WORLD_SIZE"].args[1].const if "WORLD_SIZE" in written else 1
+    if "RANK" in written and str(size) != "1" and program.starts and not program.parent:
+        yield at(
+            written["RANK"],
+            f"Every process gets rank {written['RANK'].args[1].const}, so the group never has its "
+            f"{size} ranks, and `init_process_group` waits forever.",
+            "Start the script with torchrun, which sets RANK and WORLD_SIZE.",
+        )
 
 
 def _same_everywhere(program: Program) -> bool:

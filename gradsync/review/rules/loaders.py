@@ -84,6 +84,7 @@ def no_sampler(program: Program) -> Iterator[Hit]:
     """Find training loaders that give every rank all samples."""
     if has_mesh(program):
         return
+    yield from _same_batches(program)
     for loader, _ in training_loops(program):
         step = loader.step
         if step is None or step.spread or step.on_some_ranks or loader.of_class is not None:
@@ -104,6 +105,31 @@ def no_sampler(program: Program) -> Iterator[Hit]:
             f"Every rank trains on all samples, {order}, instead of on its own share: N ranks do "
             "N times the work of one.",
         )
+
+
+def _same_batches(program: Program) -> Iterator[Hit]:
+    """Find batches that a class of the script takes from its samples without using the rank."""
+    if program.things("loader", "sampler"):
+        return
+    training = {loop for step in program.backwards for loop in step.loops}
+    for step in program.methods("next_batch", "get_batch", "next"):
+        sources = [t for t in step.receiver.things if t.of_class and t.kind == "instance"]
+        if not training.intersection(step.loops) or not step.receiver.surely("instance"):
+            continue
+        values = [value for source in sources for value in source.attrs.values()]
+        text = " ".join(ast.unparse(source.of_class.node) for source in sources if source.of_class)
+        passed = [v for t in sources if t.step for v in (*t.step.args, *t.step.kwargs.values())]
+        if any(depends_on_rank(value) for value in (*values, *passed, *step.args)):
+            continue
+        if not re.search("rank|rand|shuffle|shard", text):
+            yield at(
+                step,
+                "Nothing here depends on the rank, so every rank trains on the same batches: N "
+                "ranks do the work of one.",
+                "Give each rank other positions, such as `position = rank * batch_size`, and "
+                "advance by the batches of all ranks.",
+            )
+            return
 
 
 def _ignores_ranks(kinds: set[str]) -> bool:

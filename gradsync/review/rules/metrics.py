@@ -6,12 +6,13 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.findings import Hit, any_part, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, EVAL, MEAN, UNEVEN, Step
+from gradsync.review.flow.values import DATA, EVAL, MEAN, OWN, UNEVEN, Step
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
+_REPORTS = ("add_scalar", "info", "log", "write")
 _EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
 
 
@@ -49,3 +50,28 @@ def _averages(step: Step) -> bool:
             if _RANKS.search(ast.unparse(by)):
                 return True
     return False
+
+
+@rule(
+    "DDP040",
+    "The metric of one rank's samples is reported",
+    topic="metrics count each sample once",
+    remedy="Sum the totals and the counts over all ranks before you report or compare the metric.",
+    applies=whole,
+)
+def metric_of_one_rank(program: Program) -> Iterator[Hit]:
+    """Find results of an evaluation of one share that are printed or choose a checkpoint."""
+    for step in program.steps:
+        reports = step.path == "builtins.print" or step.method in _REPORTS
+        values = [*step.args, *step.kwargs.values()] if reports else []
+        if step.path.endswith("torch.save"):
+            values += [guard.value for guard in step.guards]
+        if not step.on_some_ranks or step.evaluating:
+            continue
+        if any({OWN, EVAL} <= value.deep_tags() for value in values):
+            yield at(
+                step,
+                "This value was computed from the samples of one rank only, because the loader has "
+                "a DistributedSampler, and no collective combines it with the other ranks' values.",
+            )
+            return

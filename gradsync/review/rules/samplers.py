@@ -115,9 +115,9 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
     if any(not step.receiver.things for step in calls):
         return  # it may be this sampler
     set_there = {thing for step in calls for thing in step.receiver.things}
-    for loader, loops in training_loops(program):
+    for loader, again in training_loops(program):
         sampler = sampler_of(loader.step) if loader.step else None
-        if sampler is None or loader.escaped or len(loops) < 2 or loader in set_there:
+        if sampler is None or loader.escaped or not again or loader in set_there:
             continue
         for thing in sampler.of_kind("sampler"):
             if thing.step and thing not in set_there and not thing.escaped and _shuffles(thing):
@@ -235,7 +235,9 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
     for thing in program.things("sampler"):
         step = thing.step
         rank = step.argument(2, "rank") if step and thing.of_class is None else None
-        if step and rank and LOCAL in rank.tags and constant(step.argument(1, "num_replicas")) != 1:
+        replicas = step.argument(1, "num_replicas") if step else None
+        one_machine = program.parent or constant(replicas) == 1
+        if step and rank and LOCAL in rank.tags and not one_machine:
             yield at(
                 step,
                 "The sampler gets the local rank, which counts from 0 on each machine: on several "
@@ -243,7 +245,7 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
             )
     for step in program.starts:
         rank = step.kwargs.get("rank")
-        if rank and LOCAL in rank.tags:
+        if rank and LOCAL in rank.tags and not program.parent:
             yield at(
                 step,
                 "The process group gets the local rank, which counts from 0 on each machine: on "

@@ -5,16 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, at, data_parallel, rule
+from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Step
-from gradsync.review.queries import has_distributed_sampler, training_loops
+from gradsync.review.flow.values import MAYBE_RANK, RANK, Step, Value
+from gradsync.review.queries import (
+    has_distributed_sampler,
+    mentions,
+    surely_on_every_rank,
+    training_loops,
+)
 
 _SEEDS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
 _RANDOM = re.compile(
     r"^torchvision\.transforms\.(v2\.)?(Random\w+|ColorJitter|AutoAugment|RandAugment|AugMix|"
     r"TrivialAugmentWide|ElasticTransform|GaussianNoise)$"
 )
+
+
+_SPLITS = {
+    "torch.utils.data.random_split": (2, "generator"),
+    "torch.utils.data.dataset.random_split": (2, "generator"),
+    "sklearn.model_selection.train_test_split": (99, "random_state"),
+}
 
 
 def _by_rank(step: Step) -> bool:
@@ -70,3 +82,27 @@ def same_augmentations(program: Program) -> Iterator[Hit]:
             f"transforms of line {random.node.lineno}.",
         )
         return
+
+
+@rule(
+    "DDP035",
+    "Each rank splits the data differently",
+    topic="each rank has its own samples",
+    remedy="Pass `generator=torch.Generator().manual_seed(0)`, or seed all ranks alike before.",
+    applies=whole,
+)
+def split_differently(program: Program) -> Iterator[Hit]:
+    """Find random splits without a seed, which differ between processes."""
+    if mentions(program, "seed"):
+        return
+    for step in program.steps:
+        position, name = _SPLITS.get(step.path, (0, ""))
+        if not name or step.spread or not surely_on_every_rank(step):
+            continue
+        if step.argument(position, name) in (None, Value(const=None)):
+            yield at(
+                step,
+                "Without a seed, each process draws another split: samples that one rank validates "
+                "on are training samples of another one.",
+            )
+            return
