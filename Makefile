@@ -42,7 +42,7 @@ fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25
 bench: .venv/ready .venv-otter/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (8 minutes)
+truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (25 minutes)
 	$(BIN)/python -m checks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)

@@ -1,12 +1,8 @@
 """`make truth`: grade all known submissions, and print the number of correct grades.
 
-A submission is graded only by exercises with tests that run a function that it changes
-(`checks.impact`): the other tests would run exactly the code of the solution. Grading stops at the
-first test that fails, in the order of a report. One submission in a hundred is also graded by the
-tests of all exercises, which must give the same first failure. Correct answers that change
-different functions are graded together, and alone only if one of them fails. The script replaces
-the table in docs/figures.md. With phases or names of submissions as arguments, it grades only these
-and does not change docs/figures.md: `python -m checks.truth phase1`.
+Each is graded by all hidden tests of its phase, in the order of a report, up to the first one that
+fails. The script replaces the table in docs/figures.md. With phases or names of submissions as
+arguments, it grades only these, and leaves docs/figures.md as it is.
 """
 
 from __future__ import annotations
@@ -14,149 +10,133 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import (
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    as_completed,
-)
-from dataclasses import replace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from checks.groups import groups, joined
-from checks.impact import Functions, affected_exercises, exercises_running, ran_by_exercise
-from checks.outcome import Outcome, summary
-from checks.tally import table, tally, write_into
 from gradsync.course.catalogue import find_course
-from gradsync.course.known_submissions import (
-    Right,
-    Wrong,
-    reference,
-    right_submissions,
-    wrong_submissions,
-)
+from gradsync.course.known_submissions import Right, Wrong, right_submissions, wrong_submissions
 from gradsync.grading.grade import grade
 from gradsync.records import Verdict
-from gradsync.submission import Submission
 
-Batch = Future[list[Outcome]]
 COURSE = find_course(Path(__file__).parent)
 SEED = 1
-CHECKED = 100  # one submission in a hundred is also graded by all tests
 AT_ONCE = 3 * (os.cpu_count() or 1)  # while some wait for lost ranks, others can run
-HANGS = "hangs-after-a-fault"  # the code of mistakes that wait more than a minute
-FEW = 20  # up to this number of submissions, each is also graded by all tests
+BEGIN, END = "<!-- written by `make truth` -->", "<!-- up to here -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The grade of a known submission."""
+
+    known: Wrong | Right
+    seconds: float
+    first: Verdict | None  # the first verdict that is not "passed", in the order of a report
+
+    @property
+    def got(self) -> tuple[str, str] | None:
+        """The exercise and the code of the first failure; None for full marks."""
+        if self.first is None:
+            return None
+        code = self.first.diagnosis.code if self.first.diagnosis else "no code"
+        return self.first.exercise, code
+
+    @property
+    def expected(self) -> tuple[str, str] | None:
+        return (self.known.exercise, self.known.code) if isinstance(self.known, Wrong) else None
+
+    @property
+    def correct(self) -> bool:
+        return self.got == self.expected
+
+    def line(self) -> str:
+        """Return a line that describes this outcome to a person."""
+        line = f"{self.seconds:6.1f} s  {self.known.name}: {_words(self.got)}"
+        if self.correct:
+            return line
+        message = f": {self.first.message[:200]}" if self.first else ""
+        return f"{line}, NOT {_words(self.expected)}{message}"
+
+
+def _words(failure: tuple[str, str] | None) -> str:
+    return f"{failure[1]} in {failure[0]}" if failure else "full marks"
 
 
 def main(names: Sequence[str]) -> int:
     """Grade, print the table, write it into docs/figures.md without `names`; return the status."""
-    banks = {phase: _bank(phase) for phase in COURSE.graded_phases("hidden")}
-    unknown = set(names) - set(banks) - {known.name for bank in banks.values() for known in bank}
+    phases = COURSE.graded_phases("hidden")
+    bank = [known for phase in phases for known in _known(phase)]
+    unknown = set(names).difference(phases, (known.name for known in bank))
     if unknown:
         print(f"Not a phase or a known submission: {', '.join(sorted(unknown))}.", file=sys.stderr)
         return 2
-    asked = {
-        phase: [known for known in bank if not names or {known.name, phase} & set(names)]
-        for phase, bank in banks.items()
-    }
     began = time.monotonic()
-    outcomes: dict[str, list[Outcome]] = {phase: [] for phase, some in asked.items() if some}
+    outcomes = []
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as pool:
-        for outcome in _graded(asked, pool):
-            print(outcome.line(), flush=True)
-            outcomes[outcome.known.phase].append(outcome)
-    tallies = {phase: tally(some) for phase, some in outcomes.items()}
-    text = table(tallies, time.monotonic() - began)
+        asked = (known for known in bank if not names or {known.name, known.phase} & set(names))
+        for job in as_completed([pool.submit(graded, known) for known in asked]):
+            outcomes.append(job.result())
+            print(outcomes[-1].line(), flush=True)
+    text = table(outcomes, time.monotonic() - began)
     print(f"\n{text}")
     if not names:
         write_into(COURSE.root / "docs" / "figures.md", text)
-    return int(not all(one.sufficient for one in tallies.values()))
+    return int(not all(outcome.correct for outcome in outcomes))
 
 
-def _bank(phase: str) -> tuple[Wrong | Right, ...]:
+def _known(phase: str) -> tuple[Wrong | Right, ...]:
     return (*right_submissions(COURSE, phase), *wrong_submissions(COURSE, phase))
 
 
-def _graded(asked: Mapping[str, Sequence[Wrong | Right]], pool: Executor) -> Iterator[Outcome]:
-    """Grade the submissions of all phases in parallel."""
-    phases = [phase for phase, some in asked.items() if some]
-    bank = [known for some in asked.values() for known in some]
-    # What takes longest comes first. Correct answers are sorted by name, so that complete answers
-    # are not graded all at the same time: all of them would wait.
-    bank.sort(key=lambda known: (isinstance(known, Wrong) and known.code != HANGS, known.name))
-    checked = {known.name for known in bank[:: CHECKED if len(bank) > FEW else 1]}
-
-    def alone(known: Wrong | Right, exercises: Sequence[str]) -> Batch:
-        check = _all_exercises(known.phase) if known.name in checked else exercises
-        return pool.submit(graded, known, exercises, check)
-
-    with ThreadPoolExecutor() as threads:
-        functions = threads.map(lambda phase: ran_by_exercise(COURSE, phase, SEED, pool), phases)
-        jobs = [alone(each, _all_exercises(each.phase)) for each in bank if _is_whole(each)]
-        ran, solution = dict(zip(phases, functions, strict=True)), reference(COURSE)
-    parts = [known for known in bank if not _is_whole(known)]
-    exercises = {part.name: _exercises(part, solution, ran[part.phase]) for part in parts}
-    right = [part for part in parts if isinstance(part, Right) and part.name not in checked]
-    for group in groups(right):
-        own = [exercises[part.name] for part in group]
-        jobs.append(pool.submit(graded_together, group, own))
-    jobs += [alone(part, exercises[part.name]) for part in parts if part not in right]
-    return (outcome for job in as_completed(jobs) for outcome in job.result())
-
-
-def _is_whole(known: Wrong | Right) -> bool:
-    return isinstance(known, Right) and known.whole
-
-
-def _all_exercises(phase: str) -> list[str]:
-    return [exercise.id for exercise in COURSE.exercises(phase)]
-
-
-def _exercises(
-    known: Wrong | Right, solution: Submission, ran: Mapping[str, Functions]
-) -> list[str]:
-    """Return the exercises that grade a mistake, or an answer with only a few definitions."""
-    if isinstance(known, Wrong):
-        return affected_exercises(known.submission(COURSE), solution, ran)
-    return exercises_running(known.definitions, ran)
-
-
-def graded(
-    known: Wrong | Right, exercises: Sequence[str], check: Sequence[str] = ()
-) -> list[Outcome]:
-    """Grade by some exercises up to the first failure; grade again by `check` if it has more."""
+def graded(known: Wrong | Right) -> Outcome:
+    """Grade a submission by its phase, up to the first test that fails."""
     began = time.monotonic()
-    first = _first_failure(known, exercises)
-    seconds = time.monotonic() - began
-    more = len(check) > len(exercises)
-    same = summary(first) == summary(_first_failure(known, check)) if more else None
-    return [Outcome(known, seconds, first, same)]
-
-
-def graded_together(group: Sequence[Right], exercises: Sequence[Sequence[str]]) -> list[Outcome]:
-    """Grade answers that change different functions as one; if that fails, grade each alone."""
-    union = [e for e in _all_exercises(group[0].phase) if any(e in own for own in exercises)]
-    [whole] = graded(joined(group), union)
-    if whole.first is None:
-        return [replace(whole, known=known, seconds=whole.seconds / len(group)) for known in group]
-    return [one for known, own in zip(group, exercises, strict=True) for one in graded(known, own)]
-
-
-def _first_failure(known: Wrong | Right, exercises: Sequence[str]) -> Verdict | None:
-    """Return the first verdict of a report that is not "passed", or None."""
     report = grade(
         known.submission(COURSE),
         COURSE,
         phases=[known.phase],
         seed=SEED,
-        exercises=exercises,
+        exercises=[exercise.id for exercise in COURSE.exercises(known.phase)],  # in this order
         parallel=1,  # several are graded at a time
         pytest_options=["--exitfirst"],
     )
-    return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
+    first = next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
+    return Outcome(known, time.monotonic() - began, first)
+
+
+def table(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """Return a Markdown table with a column for each phase, and the duration of the grading."""
+    phases = sorted({outcome.known.phase for outcome in outcomes})
+    rows = {"": phases, "---": ["---"] * len(phases)}
+    for phase in phases:
+        wrong = [o for o in outcomes if isinstance(o.known, Wrong) and o.known.phase == phase]
+        right = [o for o in outcomes if isinstance(o.known, Right) and o.known.phase == phase]
+        for what, good, of in (
+            ("mistakes caught", [o for o in wrong if o.first], wrong),
+            ("expected diagnosis first", [o for o in wrong if o.correct], wrong),
+            ("correct answers with full marks", [o for o in right if o.correct], right),
+        ):
+            rows.setdefault(what, []).append(f"{len(good)} of {len(of)}")
+    lines = [f"| {' | '.join([what, *cells])} |" for what, cells in rows.items()]
+    return "\n".join([*lines, "", f"Grading all of these took {seconds / 60:.1f} minutes."])
+
+
+def write_into(page: Path, text: str) -> None:
+    """Replace the table in docs/figures.md.
+
+    Raises:
+        ValueError: docs/figures.md has no marks around a table.
+    """
+    whole = page.read_text(encoding="utf-8")
+    before, begin, rest = whole.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(
+            f"{page} has no place for the table: {BEGIN} and {END}.\nThe table:\n{text}"
+        )
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

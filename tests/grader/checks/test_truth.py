@@ -1,12 +1,11 @@
-"""The table that `make truth` writes into docs/figures.md."""
+"""What `make truth` counts as correct, and the table that it writes into docs/figures.md."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from checks.outcome import Outcome
-from checks.tally import BEGIN, END, table, tally, write_into
+from checks.truth import BEGIN, END, Outcome, table, write_into
 from gradsync.course.known_submissions import Right, Wrong
 from gradsync.records import Diagnosis, Verdict
 
@@ -44,27 +43,13 @@ def test_an_outcome_is_correct_if_it_is_the_expected_one(known, first, correct):
     assert ("NOT" in outcome.line()) is not correct
 
 
-def test_a_tally_with_incorrect_grades_is_not_sufficient():
-    good = [Outcome(WRONG, 1.0, NAMED, same=True), Outcome(RIGHT, 1.0, None)]
-
-    assert tally(good).sufficient
-    for bad in (
-        Outcome(WRONG, 1.0, None),
-        Outcome(WRONG, 1.0, NAMED, same=False),
-        Outcome(RIGHT, 1.0, NAMED),
-    ):
-        assert not tally([*good, bad]).sufficient
-    misnamed = Outcome(WRONG, 1.0, UNNAMED)
-    assert tally([*good * 50, misnamed]).sufficient  # 50 of 51 are 98 %
-    assert not tally([*good * 10, misnamed]).sufficient
-
-
 def test_the_table_in_the_page_is_replaced(tmp_path):
     page = tmp_path / "figures.md"
     page.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
-    phase = tally([Outcome(WRONG, 1.0, NAMED), Outcome(RIGHT, 1.0, None)])
+    other = replace(WRONG, exercise="phase2/ring_all_reduce")
+    grades = [(WRONG, NAMED), (WRONG, UNNAMED), (WRONG, None), (RIGHT, None), (other, None)]
 
-    write_into(page, table({"phase1": phase, "phase2": phase}, 90.0))
+    write_into(page, table([Outcome(known, 1.0, first) for known, first in grades], 90.0))
 
     before, _, rest = page.read_text().partition(BEGIN)
     written, _, after = rest.partition(END)
@@ -72,10 +57,9 @@ def test_the_table_in_the_page_is_replaced(tmp_path):
     assert written.strip().splitlines() == [
         "|  | phase1 | phase2 |",
         "| --- | --- | --- |",
-        "| mistakes caught | 1 of 1 | 1 of 1 |",
-        "| expected diagnosis first | 1 of 1 | 1 of 1 |",
-        "| correct answers with full marks | 1 of 1 | 1 of 1 |",
-        "| same verdict from all tests | 0 of 0 | 0 of 0 |",
+        "| mistakes caught | 2 of 3 | 0 of 1 |",
+        "| expected diagnosis first | 1 of 3 | 0 of 1 |",
+        "| correct answers with full marks | 1 of 1 | 0 of 0 |",
         "",
         "Grading all of these took 1.5 minutes.",
     ]
