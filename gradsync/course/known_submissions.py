@@ -1,9 +1,9 @@
 """Known submissions: wrong ones with one mistake each, and right ones written differently.
 
 A wrong one is the solution with a small patch, an entry of `tests/known/wrong/PHASE/FILE.toml`. A
-right one is the solution with some functions replaced: `tests/known/right/PHASE/FILE/NAME.py` is
-appended to the file, so its definitions override earlier ones. `tests/known/right/PHASE/whole/NAME`
-has all files of a phase, written only from the guide and the templates.
+right one is the solution with some or all exercises written anew: `tests/known/right/PHASE/FILE/
+NAME.py` is appended to the file, so its definitions override earlier ones. An answer may have a
+file in several of these folders.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Right:
 
     name: str
     additions: Mapping[str, str]  # "phase1/template_trainer.py" -> Python source
-    whole: bool = False  # the sources are complete files, written without the solution
 
     @property
     def phase(self) -> str:
@@ -72,10 +71,10 @@ class Right:
 
     @property
     def definitions(self) -> frozenset[str]:
-        """The functions and classes that it rewrites: "phase1/template_trainer.py NAME"."""
+        """The names of the functions and classes that it writes anew."""
         return frozenset(
-            f"{path} {node.name}"
-            for path, text in self.additions.items()
+            node.name
+            for text in self.additions.values()
             for node in ast.parse(text).body
             if isinstance(node, ast.FunctionDef | ast.ClassDef)
         )
@@ -84,7 +83,7 @@ class Right:
         """Return the solution with these functions replaced."""
         files = dict(reference(course).files)
         for path, text in self.additions.items():
-            files[path] = text.encode() if self.whole else files[path] + f"\n\n{text}".encode()
+            files[path] += f"\n\n{text}".encode()
         return Submission(self.name, files)
 
 
@@ -138,20 +137,7 @@ def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
         for path in sorted(folder.glob("*.py")):
             text = path.read_text(encoding="utf-8")
             additions.setdefault(path.stem, {})[f"{phase}/{file}"] = text
-    parts = [Right(name, additions[name]) for name in sorted(additions)]
-    return (*parts, *_whole_answers(course, phase))
-
-
-def _whole_answers(course: Course, phase: str) -> list[Right]:
-    folders = sorted((course.root / "tests" / "known" / "right" / phase / "whole").glob("*"))
-    return [
-        Right(
-            folder.name,
-            {f"{phase}/{path.name}": path.read_text("utf-8") for path in folder.glob("*.py")},
-            whole=True,
-        )
-        for folder in folders
-    ]
+    return tuple(Right(name, additions[name]) for name in sorted(additions))
 
 
 def reference(course: Course) -> Submission:

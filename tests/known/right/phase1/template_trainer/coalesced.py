@@ -1,0 +1,293 @@
+"""Phase 1, trainer.
+
+Gradients are handled as lists of tensors (`torch._foreach_*`) and reduced under a coalescing
+manager, one call per dtype. Metrics go through an all-to-all in which each rank sends its numbers
+to everybody. Evaluation runs in inference mode.
+"""
+
+import re
+import tempfile
+from dataclasses import astuple, field, replace
+from itertools import groupby
+from torch.optim import SGD
+
+SINGLE = RankInfo(rank=0, world_size=1, local_rank=0, master_addr="127.0.0.1", master_port=29500)
+TOKEN = re.compile(r"(?P<open>\[)|(?P<close>\])|(?P<comma>,)|(?P<dash>-)|(?P<text>[^\[\],-]+)")
+
+
+def first_host(nodes: str) -> str:
+    host, within, taken = "", False, False
+    for token in TOKEN.finditer(nodes):
+        kind, text = token.lastgroup, token.group()
+        if kind == "open":
+            within, taken = True, False
+        elif kind == "close":
+            within = False
+        elif within:
+            if kind == "text" and not taken:
+                host, taken = host + text, True
+        elif kind == "comma":
+            break
+        else:
+            host += text
+    return host
+
+
+def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
+    def value_of(name: str) -> int:
+        if name not in environ:
+            raise ValueError(f"{name} is missing")
+        try:
+            return int(environ[name])
+        except ValueError as error:
+            raise ValueError(f"{name} is {environ[name]!r}, which is not an integer") from error
+
+    found = SINGLE
+    if not environ.keys().isdisjoint(("RANK", "WORLD_SIZE")):
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    elif not environ.keys().isdisjoint(("SLURM_PROCID", "SLURM_NTASKS")):
+        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+        if nodes := environ.get("SLURM_JOB_NODELIST"):
+            found = replace(found, master_addr=first_host(nodes))
+    else:
+        return found
+    found = replace(found, rank=value_of(names[0]), world_size=value_of(names[1]))
+    if found.rank < 0 or found.rank >= found.world_size:
+        raise ValueError(f"{names[0]} is {found.rank}, but there are {found.world_size} ranks ({names[1]})")
+    if names[2] in environ:
+        found = replace(found, local_rank=value_of(names[2]))
+    if "MASTER_ADDR" in environ:
+        found = replace(found, master_addr=environ["MASTER_ADDR"])
+    if "MASTER_PORT" in environ:
+        found = replace(found, master_port=value_of("MASTER_PORT"))
+    return found
+
+
+def setup_distributed(
+    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
+) -> torch.device:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(info.local_rank)
+        device, default = torch.device("cuda", info.local_rank), "nccl"
+    else:
+        device, default = torch.device("cpu"), "gloo"
+    rank, world_size, _, addr, port = astuple(info)
+    dist.init_process_group(
+        backend or default,
+        init_method=f"tcp://{addr}:{port}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timeout,
+    )
+    meet(torch.device("cpu") if dist.get_backend() == "gloo" else device)
+    return device
+
+
+def cleanup_distributed() -> None:
+    try:
+        group = dist.distributed_c10d._get_default_group()
+    except (ValueError, RuntimeError):
+        return
+    dist.destroy_process_group(group)
+
+
+def exchange(row: Tensor) -> Tensor:
+    """The rows of all ranks, by an all-to-all: I send mine to each, each sends its own to me."""
+    world = dist.get_world_size()
+    outgoing = row.repeat(world, 1)
+    incoming = torch.empty_like(outgoing)
+    dist.all_to_all_single(incoming, outgoing)
+    return incoming
+
+
+def meet(device: torch.device) -> None:
+    """Nobody has heard from everybody before everybody has spoken."""
+    heard = exchange(torch.tensor([dist.get_rank()], device=device))
+    assert heard.flatten().tolist() == list(range(dist.get_world_size()))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def by_dtype(tensors: list[Tensor]) -> list[list[Tensor]]:
+    key = lambda tensor: str(tensor.dtype)  # noqa: E731
+    return [list(group) for _, group in groupby(sorted(tensors, key=key), key=key)]
+
+
+@torch.no_grad()
+def broadcast_model(model: nn.Module, src: int = 0) -> None:
+    tensors = [*model.parameters(), *model.buffers()]
+    if not tensors:
+        return
+    # One message of bytes; the source deals a copy to each (a scatter of the same to all).
+    as_bytes = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
+    mine = torch.cat(as_bytes)
+    received = torch.empty_like(mine)
+    if mine.numel():
+        copies = [mine] * dist.get_world_size() if dist.get_rank() == src else None
+        dist.scatter(received, copies, src=src)
+    parts = received.split([b.numel() for b in as_bytes])
+    for tensor, part in zip(tensors, parts):
+        tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module) -> None:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for p in trainable:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    for gradients in by_dtype([p.grad for p in trainable]):
+        wide = torch.promote_types(gradients[0].dtype, torch.float64)
+        # complex numbers travel as pairs; empty tensors need not travel
+        gradients = [g for g in gradients if g.numel()]
+        if not gradients:
+            continue
+        messages = [g.to(wide, memory_format=torch.contiguous_format, copy=True) for g in gradients]
+        letters = [torch.view_as_real(m) if m.is_complex() else m for m in messages]
+        with dist._coalescing_manager(async_ops=True) as coalesced:
+            for letter in letters:
+                dist.all_reduce(letter)
+        coalesced.wait()
+        torch._foreach_div_(messages, dist.get_world_size())
+        torch._foreach_copy_(gradients, messages)
+
+
+@dataclass
+class Tally:
+    """Sums over this rank's samples; stays on the device until it is asked."""
+
+    device: torch.device
+    loss: Tensor = field(init=False)
+    hits: Tensor = field(init=False)
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.hits = torch.zeros((), dtype=torch.int64, device=self.device)
+
+    def add(self, loss: Tensor, samples: int, hits: Tensor | int = 0) -> None:
+        self.loss = self.loss + loss.detach().double() * samples
+        self.hits = self.hits + hits
+        self.samples += samples
+
+    def everywhere(self) -> tuple[float, int, int]:
+        row = torch.tensor(
+            [self.loss.item(), self.hits.item(), self.samples], dtype=torch.float64, device=self.device
+        )
+        loss, hits, samples = exchange(row).sum(0).tolist()
+        return loss, int(hits), int(samples)
+
+
+def one_step(model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer) -> tuple[Tensor, int]:
+    inputs, targets = (tensor.to(device_of(model), non_blocking=True) for tensor in batch)
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    average_gradients(model)
+    optimizer.step()
+    return loss.detach(), inputs.shape[0]
+
+
+def train_step(model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer) -> float:
+    loss, _ = one_step(model, batch, loss_fn, optimizer)
+    return exchange(loss.double().reshape(1)).mean().item()
+
+
+def train_epoch(
+    model: nn.Module, loader: DataLoader, loss_fn: LossFunction, optimizer: Optimizer, epoch: int
+) -> float:
+    try:
+        sampler = loader.sampler
+        if not hasattr(sampler, "set_epoch"):
+            sampler = loader.batch_sampler.sampler
+        sampler.set_epoch(epoch)
+    except AttributeError:
+        pass  # a plain loader: nobody listens
+    model.train()
+    tally = Tally(device_of(model))
+    for batch in loader:
+        tally.add(*one_step(model, batch, loss_fn, optimizer))
+    loss, _, samples = tally.everywhere()
+    return loss / samples if samples else 0.0
+
+
+def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
+    training = {name: module.training for name, module in model.named_modules()}
+    tally = Tally(device_of(model))
+    try:
+        model.eval()
+        with torch.inference_mode():
+            for batch in loader:
+                inputs, targets = (tensor.to(tally.device) for tensor in batch)
+                outputs = model(inputs)
+                hits = (outputs.argmax(dim=1) == targets).sum()
+                tally.add(loss_fn(outputs, targets), len(targets), hits)
+    finally:
+        for name, module in model.named_modules():
+            module.training = training[name]
+    loss, hits, samples = tally.everywhere()
+    return {"loss": loss / max(samples, 1), "accuracy": hits / max(samples, 1), "samples": samples, "hits": hits}
+
+
+def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:
+    if dist.get_rank() == 0:
+        path = Path(path).absolute()
+        # A folder of its own beside the target, on the same file system.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".saving-") as folder:
+            draft = Path(folder, path.name)
+            torch.save(
+                {
+                    "model_state": model.state_dict(),
+                    "optimizer_state": optimizer.state_dict(),
+                    "epoch": torch.tensor(epoch),
+                },
+                draft,
+                _use_new_zipfile_serialization=False,
+            )
+            os.replace(draft, path)
+    meet(device_of(model))
+
+
+def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) -> int:
+    state = torch.load(path, map_location=device_of(model), weights_only=True)
+    model.load_state_dict(state["model_state"])
+    optimizer.load_state_dict(state["optimizer_state"])
+    return int(state["epoch"])
+
+
+def train(
+    info: RankInfo,
+    model: nn.Module,
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    broadcast_model(model, src=0)
+    train_loader, val_loader = create_dataloaders(
+        train_dataset,
+        val_dataset,
+        batch_size,
+        world_size=info.world_size,
+        rank=info.rank,
+        seed=seed,
+    )
+    optimizer = SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, foreach=True)
+    criterion = nn.CrossEntropyLoss()
+    history: list[dict[str, Any]] = []
+    for epoch in range(epochs):
+        train_loss = train_epoch(model, train_loader, criterion, optimizer, epoch)
+        result = evaluate(model, val_loader, criterion)
+        history.append(
+            dict(epoch=epoch, train_loss=train_loss, val_loss=result["loss"], val_accuracy=result["accuracy"])
+        )
+        if info.rank == 0:
+            print(f"[{epoch + 1}/{epochs}] train {train_loss:.4f} | val {result['loss']:.4f} | {result['hits']}/{result['samples']} right")
+    return history

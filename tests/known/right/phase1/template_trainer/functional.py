@@ -1,0 +1,230 @@
+"""Phase 1 in a functional key.
+
+Collectives come as functions from tensor to tensor (`torch.distributed._functional_collectives`);
+folds replace loops that add up; effects are confined to the leaves.
+"""
+
+import io
+from functools import partial, reduce
+from itertools import chain, takewhile
+from operator import add
+from typing import Callable, Iterable, Mapping, NamedTuple
+import torch.distributed._functional_collectives as funcol
+from torch.nn.functional import cross_entropy
+from template_data_loader import ensure
+
+
+# ---- the environment, as a chain of alternatives ------------------------------------------------
+
+
+def first_host(nodes: str) -> str:
+    """head + (first of the bracket) + first_host(rest), or what is before the comma."""
+    head = "".join(takewhile(lambda c: c not in ",[", nodes))
+    rest = nodes[len(head) :]
+    if not rest.startswith("["):
+        return head
+    inside, _, behind = rest[1:].partition("]")
+    return head + inside.split(",")[0].split("-")[0] + first_host(behind)
+
+
+def integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    value = environ.get(name, default)
+    ensure(value is not None, f"{name} is missing")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{name}={value!r} is not an integer") from None
+
+
+def launched(names: tuple[str, str, str], host: Callable[[], str], environ: Mapping[str, str]) -> RankInfo:
+    r, n, l = names
+    rank, world = integer(environ, r), integer(environ, n)
+    ensure(0 <= rank < world, f"{r}={rank} is outside of a world with {n}={world}")
+    addr = environ["MASTER_ADDR"] if "MASTER_ADDR" in environ else host()
+    return RankInfo(rank, world, integer(environ, l, 0), addr, integer(environ, "MASTER_PORT", 29500))
+
+
+def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
+    local = lambda: "127.0.0.1"
+    slurm_host = lambda: first_host(environ.get("SLURM_JOB_NODELIST", "")) or local()
+    launchers = (
+        (("RANK", "WORLD_SIZE", "LOCAL_RANK"), local),
+        (("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), slurm_host),
+    )
+    found = (launched(names, host, environ) for names, host in launchers if any(map(environ.__contains__, names[:2])))
+    # a single process honours a master that somebody has set
+    alone = lambda: RankInfo(0, 1, 0, environ.get("MASTER_ADDR", local()), integer(environ, "MASTER_PORT", 29500))
+    return next(found, None) or alone()
+
+
+# ---- collectives as functions -------------------------------------------------------------------
+
+
+def everywhere(operation: Callable[..., Tensor], *args: Any) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: funcol.wait_tensor(operation(tensor, *args, dist.group.WORLD))
+
+
+total = lambda tensor: everywhere(funcol.all_reduce, "sum")(tensor)
+mean = lambda tensor: everywhere(funcol.all_reduce, "avg")(tensor)
+from_rank = lambda src: everywhere(funcol.broadcast, src)
+
+
+def setup_distributed(
+    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
+) -> torch.device:
+    gpu = torch.cuda.is_available()
+    _ = gpu and torch.cuda.set_device(info.local_rank)
+    dist.init_process_group(
+        backend or ("nccl" if gpu else "gloo"),
+        init_method=f"tcp://{info.master_addr}:{info.master_port}",
+        timeout=timeout,
+        world_size=info.world_size,
+        rank=info.rank,
+    )
+    # a sum to which everybody has to contribute: nobody passes before all have come
+    here = torch.device("cuda", info.local_rank) if dist.get_backend() == "nccl" else torch.device("cpu")
+    ensure(total(torch.ones((), device=here)).item() == info.world_size, "not every rank is up")
+    return torch.device("cuda", info.local_rank) if gpu else torch.device("cpu")
+
+
+def cleanup_distributed() -> None:
+    return dist.destroy_process_group() if dist.is_initialized() else None
+
+
+def tensors_of(model: nn.Module) -> Iterable[Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next(map(lambda t: t.device, tensors_of(model)), torch.device("cpu"))
+
+
+@torch.no_grad()
+def broadcast_model(model: nn.Module, src: int = 0) -> None:
+    as_bytes = lambda t: t.detach().contiguous().flatten().view(torch.uint8)
+    for tensor in filter(torch.numel, tensors_of(model)):
+        tensor.copy_(from_rank(src)(as_bytes(tensor)).view(tensor.dtype).view(tensor.shape))
+
+
+@torch.no_grad()
+def average_gradients(model: nn.Module) -> None:
+    gradient = lambda p: torch.zeros_like(p) if p.grad is None else p.grad
+    widened = lambda g: g.to(torch.promote_types(g.dtype, torch.float64)).contiguous()
+    for parameter in filter(lambda p: p.requires_grad, model.parameters()):
+        parameter.grad = mean(widened(gradient(parameter))).to(parameter.dtype)
+
+
+# ---- steps, epochs ------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """Sums over samples; they form a monoid."""
+
+    loss: Any = 0.0
+    correct: Any = 0
+    samples: int = 0
+
+    def __add__(self, other: "Seen") -> "Seen":  # type: ignore[override]
+        return Seen(*map(add, tuple(self), tuple(other)))
+
+    def over_ranks(self, device: torch.device) -> "Seen":
+        return Seen(*total(torch.tensor([float(v) for v in self], dtype=torch.float64, device=device)).tolist())
+
+
+def moved(batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    inputs, targets = map(lambda part: part.to(device), batch)
+    return inputs, targets
+
+
+def local_step(model: nn.Module, loss_fn, optimizer: Optimizer, batch) -> Seen:
+    inputs, targets = moved(batch, device_of(model))
+    optimizer.zero_grad()
+    loss = loss_fn(model(inputs), targets)
+    loss.backward()
+    average_gradients(model)
+    optimizer.step()
+    return Seen(loss.item() * len(inputs), 0, len(inputs))
+
+
+def train_step(model: nn.Module, batch, loss_fn, optimizer: Optimizer) -> float:
+    seen = local_step(model, loss_fn, optimizer, batch)
+    own = seen.loss / seen.samples
+    return mean(torch.tensor(own, dtype=torch.float64, device=device_of(model))).item()
+
+
+def train_epoch(model: nn.Module, loader, loss_fn, optimizer: Optimizer, epoch: int) -> float:
+    deaf = lambda _epoch: None
+    sampler = getattr(loader, "sampler", None)
+    inner = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    hears = getattr(sampler, "set_epoch", None) or getattr(inner, "set_epoch", None) or deaf
+    hears(epoch)
+    step = partial(local_step, model.train(), loss_fn, optimizer)
+    seen = reduce(add, map(step, loader), Seen()).over_ranks(device_of(model))
+    return seen.loss / seen.samples if seen.samples else 0.0
+
+
+def evaluate(model: nn.Module, loader, loss_fn) -> dict[str, Any]:
+    def judge(batch) -> Seen:
+        inputs, targets = moved(batch, device_of(model))
+        outputs = model(inputs)
+        hits = outputs.argmax(1).eq(targets).sum().item()
+        return Seen(loss_fn(outputs, targets).item() * len(targets), hits, len(targets))
+
+    modes = tuple((module, module.training) for module in model.modules())
+    try:
+        with torch.no_grad():
+            model.eval()
+            mine = reduce(add, map(judge, loader), Seen())
+    finally:
+        any(setattr(module, "training", mode) for module, mode in modes)
+    seen = mine.over_ranks(device_of(model))
+    part = lambda amount: amount / seen.samples if seen.samples else 0.0
+    return {"loss": part(seen.loss), "accuracy": part(seen.correct), "samples": int(seen.samples)}
+
+
+# ---- checkpoints --------------------------------------------------------------------------------
+
+
+def serialized(**content: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:
+    if dist.get_rank() == 0:
+        target = Path(path)
+        draft = target.with_name(target.name + ".draft")
+        draft.write_bytes(serialized(model=model.state_dict(), optimizer=optimizer.state_dict(), epoch=epoch))
+        draft.replace(target)
+    total(torch.zeros(1, device=device_of(model)))  # nobody leaves before rank 0 has come
+
+
+def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) -> int:
+    content = torch.load(io.BytesIO(Path(path).read_bytes()), map_location=device_of(model), weights_only=True)
+    model.load_state_dict(content["model"])
+    optimizer.load_state_dict(content["optimizer"])
+    return int(content["epoch"])
+
+
+# ---- all of it ----------------------------------------------------------------------------------
+
+
+def train(
+    info: RankInfo, model: nn.Module, train_dataset, val_dataset, *, epochs: int, batch_size: int, lr: float, seed: int = 0
+) -> list[dict[str, Any]]:
+    broadcast_model(model)
+    loaders = create_dataloaders(
+        train_dataset, val_dataset, batch_size, world_size=info.world_size, rank=info.rank, seed=seed
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    tell = print if info.rank == 0 else lambda *_: None
+
+    def one(epoch: int) -> dict[str, Any]:
+        train_loss = train_epoch(model, loaders[0], cross_entropy, optimizer, epoch)
+        after = evaluate(model, loaders[1], cross_entropy)
+        entry = {"epoch": epoch, "train_loss": train_loss} | {f"val_{k}": v for k, v in after.items()}
+        tell("  ".join(f"{k}={v:.4g}" for k, v in entry.items()))
+        return entry
+
+    return list(map(one, range(epochs)))

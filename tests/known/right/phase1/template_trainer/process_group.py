@@ -1,0 +1,343 @@
+"""Phase 1: what DistributedDataParallel does, one level below `torch.distributed`'s functions.
+
+All collectives are methods of the `ProcessGroup` object. The work is done by a class; the functions
+that the course asks for are thin.
+"""
+
+import functools
+import re
+import sys
+from contextlib import ExitStack, suppress
+from typing import Callable, Iterable, Mapping
+import torch.distributed.distributed_c10d as c10d
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
+def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
+    problems: list[str] = []
+
+    def integer(name: str, default: int | None = None) -> int:
+        text = environ.get(name)
+        if text is None and default is not None:
+            return default
+        if text is None:
+            problems.append(f"{name} is missing")
+        elif not _INTEGER.fullmatch(text.strip()):
+            problems.append(f"{name} is {text!r} and not an integer")
+        else:
+            return int(text)
+        return 0
+
+    master = environ.get("MASTER_ADDR")
+    if "RANK" in environ or "WORLD_SIZE" in environ:
+        rank_name, size_name, local_name = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    elif "SLURM_PROCID" in environ or "SLURM_NTASKS" in environ:
+        rank_name, size_name, local_name = "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"
+        if master is None and (nodes := environ.get("SLURM_JOB_NODELIST")):
+            # a range or list in brackets becomes its first element, then the first comma ends it
+            while (shorter := re.sub(r"\[([^][,-]*)[^][]*\]", r"\1", nodes)) != nodes:
+                nodes = shorter
+            master = nodes.split(",", 1)[0]
+    else:
+        return RankInfo(0, 1, 0, "127.0.0.1", 29500)
+
+    info = RankInfo(
+        integer(rank_name),
+        integer(size_name),
+        integer(local_name, 0),
+        master or "127.0.0.1",
+        integer("MASTER_PORT", 29500),
+    )
+    if not problems and not 0 <= info.rank < info.world_size:
+        problems.append(f"{rank_name} is {info.rank}, outside of a world with {size_name} {info.world_size}")
+    if problems:
+        raise ValueError("bad environment: " + "; ".join(problems))
+    return info
+
+
+# -- the group -------------------------------------------------------------------------------------
+
+
+class Group:
+    """The few collectives that are needed, as methods of the default process group."""
+
+    def __init__(self) -> None:
+        self.pg = c10d._get_default_group()
+        self.rank: int = self.pg.rank()
+        self.size: int = self.pg.size()
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.SUM
+        self.pg.allreduce([tensor], options).wait()
+        return tensor
+
+    def from_(self, src: int, tensor: Tensor) -> Tensor:
+        options = c10d.BroadcastOptions()
+        options.rootRank, options.rootTensor = src, 0
+        self.pg.broadcast([tensor], options).wait()
+        return tensor
+
+    def meet(self) -> None:
+        self.pg.barrier().wait()
+
+
+def setup_distributed(
+    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
+) -> torch.device:
+    device = torch.device("cpu", 0)
+    if torch.cuda.is_available():
+        device = torch.device("cuda", info.local_rank)
+        torch.cuda.set_device(device)
+    backend = backend or (dist.Backend.NCCL if device.type == "cuda" else dist.Backend.GLOO)
+    dist.init_process_group(
+        backend=backend,
+        init_method="tcp://{0.master_addr}:{0.master_port}".format(info),
+        timeout=timeout,
+        world_size=info.world_size,
+        rank=info.rank,
+    )
+    Group().meet()
+    return device
+
+
+def cleanup_distributed() -> None:
+    if c10d.is_initialized():
+        c10d.destroy_process_group()
+
+
+def _buckets(tensors: Iterable[Tensor], limit: int = 1 << 20) -> Iterable[list[Tensor]]:
+    """Neighbours of one dtype, up to `limit` elements together."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        full = sum(t.numel() for t in bucket) + tensor.numel() > limit
+        if bucket and (full or bucket[0].dtype != tensor.dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def broadcast_model(model: nn.Module, src: int = 0) -> None:
+    group = Group()
+    with torch.no_grad():
+        for bucket in _buckets([t.detach() for t in [*model.parameters(), *model.buffers()]]):
+            flat = _flatten_dense_tensors([t.contiguous().view(-1) for t in bucket])
+            if flat.numel() == 0:
+                continue
+            group.from_(src, flat.view(torch.uint8))
+            if group.rank == src:
+                continue
+            for tensor, new in zip(bucket, flat.split([t.numel() for t in bucket])):
+                tensor.copy_(new.view(tensor.shape))
+
+
+def average_gradients(model: nn.Module) -> None:
+    group = Group()
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    for p in trainable:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p, memory_format=torch.preserve_format)
+    with torch.no_grad():
+        for bucket in _buckets([p.grad for p in trainable]):
+            wide = torch.promote_types(bucket[0].dtype, torch.float32)
+            flat = _flatten_dense_tensors([g.to(wide).contiguous() for g in bucket])
+            if flat.numel() == 0:
+                continue
+            flat = flat.div(group.size)
+            group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)
+            for gradient, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket)):
+                gradient.copy_(mean)
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Sums, in double precision, on the model's device."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.sums = torch.zeros(size, dtype=torch.float64, device=device)
+
+    def update(self, *values: Any) -> None:
+        for i, value in enumerate(values):
+            self.sums[i] += value
+
+    def synchronized(self) -> list[float]:
+        return Group().sum_(self.sums.clone()).tolist()
+
+
+class Engine:
+    def __init__(self, model: nn.Module, loss_fn: LossFunction, optimizer: Optimizer | None = None) -> None:
+        self.model = model
+        self.loss_fn = loss_fn
+        self.optimizer = optimizer
+        self.device = torch.device("cpu")
+        with suppress(StopIteration):
+            self.device = next(model.parameters()).device
+
+    def to_device(self, batch: Batch) -> Batch:
+        inputs, targets = batch
+        return inputs.to(self.device), targets.to(self.device)
+
+    def step(self, batch: Batch) -> tuple[Tensor, int]:
+        inputs, targets = self.to_device(batch)
+        self.optimizer.zero_grad()
+        loss = self.loss_fn(self.model(inputs), targets)
+        loss.backward()
+        average_gradients(self.model)
+        self.optimizer.step()
+        return loss.detach().double(), len(inputs)
+
+    def fit(self, loader: DataLoader) -> float:
+        meter = Meter(2, self.device)
+        self.model.train()
+        for batch in loader:
+            loss, n = self.step(batch)
+            meter.update(loss * n, n)
+        total, n = meter.synchronized()
+        return total / n if n else 0.0
+
+    def judge(self, loader: DataLoader) -> dict[str, Any]:
+        meter = Meter(3, self.device)
+        with ExitStack() as stack:
+            for module in self.model.modules():
+                stack.callback(setattr, module, "training", module.training)
+            stack.enter_context(torch.no_grad())
+            self.model.eval()
+            for batch in loader:
+                inputs, targets = self.to_device(batch)
+                outputs = self.model(inputs)
+                n = len(targets)
+                meter.update(self.loss_fn(outputs, targets).double() * n, (outputs.argmax(1) == targets).sum(), n)
+        total, right, n = meter.synchronized()
+        return {"loss": total / max(n, 1.0), "accuracy": right / max(n, 1.0), "samples": int(n)}
+
+
+def train_step(
+    model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer
+) -> float:
+    loss, _ = Engine(model, loss_fn, optimizer).step(batch)
+    group = Group()
+    return group.sum_(loss.reshape(1).clone()).item() / group.size
+
+
+def train_epoch(
+    model: nn.Module, loader: DataLoader, loss_fn: LossFunction, optimizer: Optimizer, epoch: int
+) -> float:
+    for path in ("sampler.set_epoch", "batch_sampler.sampler.set_epoch"):
+        with suppress(AttributeError):
+            set_epoch = functools.reduce(getattr, path.split("."), loader)
+            set_epoch(epoch)
+            break
+    return Engine(model, loss_fn, optimizer).fit(loader)
+
+
+def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
+    return Engine(model, loss_fn).judge(loader)
+
+
+# -- checkpoints -----------------------------------------------------------------------------------
+
+
+def then_meet(function: Callable) -> Callable:
+    """Rank 0 does it, the others wait until it is done. (If it fails, it fails: no `finally`.)"""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        group = Group()
+        if group.rank == 0:
+            function(*args, **kwargs)
+        group.meet()
+
+    return wrapper
+
+
+@then_meet
+def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:
+    path = os.path.abspath(path)
+    state = {"state_dict": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    folder, name = os.path.split(path)
+    draft = os.path.join(folder, f".{name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        os.unlink(draft)
+    if not _write_nameless(state, folder, draft):
+        with open(draft, "wb") as file:
+            torch.save(state, file)
+    os.rename(draft, path)
+
+
+def _write_nameless(state: dict[str, Any], folder: str, draft: str) -> bool:
+    """Write to a file without a name, which a crash leaves nothing of, and name it when complete.
+
+    Returns False where the system or the file system has no such thing.
+    """
+    try:
+        where = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (AttributeError, OSError):
+        return False
+    try:
+        descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY, 0o644, dir_fd=where)
+    except (AttributeError, OSError):
+        os.close(where)
+        return False
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+            try:
+                # `src_dir_fd` only to have Python call linkat, which follows the link in /proc
+                os.link(f"/proc/self/fd/{file.fileno()}", draft, src_dir_fd=where, follow_symlinks=True)
+            except OSError:
+                return False
+    finally:
+        os.close(where)
+    return True
+
+
+def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) -> int:
+    state = torch.load(os.fspath(path), map_location="cpu", weights_only=True)
+    model.load_state_dict(state["state_dict"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"]
+
+
+def train(
+    info: RankInfo,
+    model: nn.Module,
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int = 0,
+) -> list[dict[str, Any]]:
+    log = sys.stdout if info.rank == 0 else open(os.devnull, "w")
+    broadcast_model(model)
+    train_loader, val_loader = create_dataloaders(
+        train_dataset, val_dataset, batch_size, world_size=info.world_size, rank=info.rank, seed=seed
+    )
+    engine = Engine(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9))
+    print(f"{len(train_loader)} steps per epoch on {info.world_size} rank(s)", file=log)
+    history: list[dict[str, Any]] = []
+    for epoch in range(epochs):
+        train_loss = train_epoch(model, train_loader, engine.loss_fn, engine.optimizer, epoch)
+        val = engine.judge(val_loader)
+        history.append(
+            {
+                "epoch": epoch,
+                "train_loss": train_loss,
+                "val_loss": val["loss"],
+                "val_accuracy": val["accuracy"],
+            }
+        )
+        print(f"epoch {epoch} | {train_loss:.4f} | {val['loss']:.4f} | {val['accuracy']:.4f}", file=log)
+    print("done", file=log)
+    if log is not sys.stdout:
+        log.close()
+    return history

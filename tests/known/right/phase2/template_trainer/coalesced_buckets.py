@@ -1,0 +1,539 @@
+"""Gradients go as they are, in one coalesced all-reduce a bucket; a heap finds the owners."""
+
+import heapq
+import io
+import itertools
+import json
+import random
+import tempfile
+import threading
+import time
+import weakref
+import zipfile
+from contextlib import nullcontext, suppress
+from datetime import timedelta
+import torch.nn.functional as F
+from torch.distributed.distributed_c10d import _coalescing_manager
+from torch.utils.data import default_collate
+
+
+class _Ring:
+    """This rank's place in the circle."""
+
+    def __init__(self) -> None:
+        self.size = dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.after = (self.rank + 1) % self.size
+        self.before = (self.rank - 1) % self.size
+
+    def shift(self, outgoing: Tensor) -> Tensor:
+        """Give a chunk to the rank after, and return the one from the rank before."""
+        incoming = torch.empty_like(outgoing)
+        pending = dist.irecv(incoming, src=self.before)
+        dist.send(outgoing, dst=self.after)
+        pending.wait()
+        return incoming
+
+
+def ring_all_reduce(tensor: Tensor) -> None:
+    """Chunks wander around the ring twice; `irecv` is posted before the blocking `send`."""
+    ring = _Ring()
+    if ring.size == 1 or tensor.numel() == 0:
+        return
+    with torch.no_grad():
+        values = tensor.reshape(-1)
+        missing = -values.numel() % ring.size
+        own = list(F.pad(values, (0, missing)).chunk(ring.size))
+        moving = own[ring.rank].clone()
+        for step in range(1, ring.size):
+            moving = ring.shift(moving)
+            moving += own[(ring.rank - step) % ring.size]
+        # `moving` is now the whole sum of the chunk after this rank's number.
+        place = (ring.rank + 1) % ring.size
+        total: list[Tensor] = [moving] * ring.size
+        for step in range(1, ring.size):
+            moving = ring.shift(moving)
+            total[(place - step) % ring.size] = moving
+        tensor.copy_(torch.cat(total)[: values.numel()].reshape(tensor.shape))
+
+
+class BucketedGradientAverager:
+    """No flattening: the gradients of a bucket go as they are, in one coalesced all-reduce."""
+
+    def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        budget = bucket_cap_mb * 2**20
+        self.buckets: list[list[nn.Parameter]] = []
+        room: dict[Any, float] = {}
+        last: dict[Any, list[nn.Parameter]] = {}
+        for p in reversed(list(filter(lambda q: q.requires_grad, model.parameters()))):
+            kind = f"{p.dtype} on {p.device}"
+            if kind not in last or p.nbytes > room[kind]:
+                last[kind], room[kind] = [], budget
+                self.buckets.append(last[kind])
+            last[kind].append(p)
+            room[kind] -= p.nbytes
+        self._number = {p: k for k, bucket in enumerate(self.buckets) for p in bucket}
+        self._todo = [set(bucket) for bucket in self.buckets]
+        self._sent: list[tuple[list[Tensor], Any]] = []
+        self._muted = 0
+        itself = weakref.ref(self)
+
+        def accumulated(p: Tensor) -> None:
+            averager = itself()
+            if averager is not None and not averager._muted:
+                averager._ready(p)
+
+        self._handles = [p.register_post_accumulate_grad_hook(accumulated) for p in self._number]
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_handles", ()):
+            handle.remove()
+
+    def _ready(self, p: Tensor) -> None:
+        self._todo[self._number[p]].discard(p)
+        while len(self._sent) < len(self.buckets) and not self._todo[len(self._sent)]:
+            self._sent.append(self._send(self.buckets[len(self._sent)]))
+
+    @staticmethod
+    def _send(bucket: list[nn.Parameter]) -> tuple[list[Tensor], Any]:
+        """Take the gradients away from the parameters and all-reduce them, without waiting."""
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.detach() for p in bucket]
+        grads = [g.contiguous() for g in grads]
+        for p in bucket:
+            p.grad = None
+        device = bucket[0].device if bucket[0].is_cuda else None  # gloo wants none
+        with _coalescing_manager(device=device, async_ops=True) as works:
+            for g in grads:
+                dist.all_reduce(g)
+        return grads, works
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self._muted += 1
+        try:
+            yield
+        finally:
+            self._muted -= 1
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        if not self.buckets:
+            return
+        overtaken = any(p.grad is not None for bucket in self.buckets[: len(self._sent)] for p in bucket)
+        while len(self._sent) < len(self.buckets):
+            self._sent.append(self._send(self.buckets[len(self._sent)]))
+        flag = torch.tensor([1.0 if overtaken else 0.0], device=self.buckets[0][0].device)
+        dist.all_reduce(flag)
+        second = [self._send(bucket) for bucket in self.buckets] if flag.item() > 0 else []
+        for _, works in (*self._sent, *second):
+            works.wait()
+        world = dist.get_world_size()
+        for k, bucket in enumerate(self.buckets):
+            grads = self._sent[k][0]
+            if second:
+                torch._foreach_add_(grads, second[k][0])
+            torch._foreach_div_(grads, world)
+            for p, g in zip(bucket, grads, strict=True):
+                p.grad = g
+        self._sent.clear()
+        self._todo = [set(bucket) for bucket in self.buckets]
+
+
+def _weighted(loss_fn: LossFunction, total: int) -> LossFunction:
+    """A loss that adds up over the parts of a batch of `total` samples to the batch's mean."""
+
+    def part(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss_fn(outputs, targets) * targets.size(0) / total
+
+    return part
+
+
+def train_step_accumulated(
+    model: nn.Module,
+    microbatches: Sequence[Batch],
+    loss_fn: LossFunction,
+    optimizer: Optimizer,
+    averager: BucketedGradientAverager,
+) -> float:
+    device = next(model.parameters()).device
+    part_loss = _weighted(loss_fn, sum(targets.size(0) for _, targets in microbatches))
+    pending = list(microbatches)
+    report = torch.zeros(1, dtype=torch.float64, device=device)
+    optimizer.zero_grad()
+    while pending:
+        inputs, targets = pending.pop(0)
+        with averager.no_sync() if pending else nullcontext():
+            loss = part_loss(model(inputs.to(device)), targets.to(device))
+            report += loss.detach()
+            loss.backward()
+    # The loss can be summed up while the last buckets are still on their way.
+    loss_sum = dist.all_reduce(report, async_op=True)
+    averager.finish()
+    optimizer.step()
+    loss_sum.wait()
+    return float(report) / dist.get_world_size()
+
+
+class ShardedOptimizer(Optimizer):
+    """Largest parameter to the least loaded rank, found with a heap; coalesced broadcasts.
+
+    All ranks hold an inner optimizer, made anew whenever a group is added; the ranks without a
+    parameter in any group have none. The state is one dictionary, outside and inside.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], optimizer_class: type[Optimizer], **kwargs: Any
+    ) -> None:
+        self._optimizer_class = optimizer_class
+        self._optimizer_kwargs = kwargs
+        self._heap = [(0, rank) for rank in range(dist.get_world_size())]
+        self._parameters_of: dict[int, list[Tensor]] = {rank: [] for _, rank in self._heap}
+        self._optimizer: Optimizer | None = None
+        self._made = False
+        self._source: list[dict[str, Any]] = []  # the outer group of each inner one
+        tiny = optimizer_class([{"params": [torch.ones(1, 1, requires_grad=True)]}], **kwargs)
+        super().__init__(params, {name: value for name, value in tiny.defaults.items()})
+        self._made = True
+        self._rebuild()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for p in sorted(self.param_groups[-1]["params"], key=torch.numel, reverse=True):
+            load, rank = heapq.heappop(self._heap)
+            self._parameters_of[rank].append(p)
+            heapq.heappush(self._heap, (load + p.numel(), rank))
+        if self._made:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        mine = set(self._parameters_of[dist.get_rank()])
+        groups, self._source = [], []
+        for outer in self.param_groups:
+            own = [p for p in outer["params"] if p in mine]
+            if own:
+                inner = dict(outer, params=own)
+                inner.pop("param_names", None)
+                groups.append(inner)
+                self._source.append(outer)
+        if groups:
+            kept = dict(self.state)
+            self._optimizer = self._optimizer_class(groups, **self._optimizer_kwargs)
+            self._optimizer.state.update(kept)
+            self.state = self._optimizer.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._rebuild()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        if self._optimizer is not None:
+            for outer, inner in zip(self._source, self._optimizer.param_groups, strict=True):
+                for name, value in outer.items():
+                    if name not in ("params", "param_names"):
+                        inner[name] = value
+            self._optimizer.step()
+        for rank, parameters in self._parameters_of.items():
+            by_dtype: dict[torch.dtype, list[Tensor]] = {}
+            for p in parameters:
+                by_dtype.setdefault(p.dtype, []).append(p)
+            for members in by_dtype.values():
+                values = [p.detach().contiguous() for p in members]
+                dist._broadcast_coalesced(dist.group.WORLD, values, 2**20, rank)
+                for p, value in zip(members, values, strict=True):
+                    if value.data_ptr() != p.data_ptr():
+                        p.copy_(value)
+        return loss
+
+
+def evaluate(
+    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
+) -> dict[str, Any]:
+    """Batches by hand: a stride through this rank's range, without a loader."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    share = shard_without_padding(len(dataset), world, rank)
+    device = next(model.parameters()).device
+    before = [module.training for module in model.modules()]
+    tally = torch.zeros(3, dtype=torch.float64)
+    model.train(False)
+    try:
+        with torch.no_grad():
+            for start in range(share.start, share.stop, batch_size):
+                batch = default_collate([dataset[i] for i in share[start - share.start :][:batch_size]])
+                inputs, targets = (part.to(device) for part in batch)
+                outputs = model(inputs)
+                hits = torch.eq(outputs.argmax(dim=1), targets).sum()
+                size = targets.numel()
+                tally += torch.tensor([float(loss_fn(outputs, targets)) * size, float(hits), size], dtype=torch.float64)
+    finally:
+        for module, mode in zip(model.modules(), before, strict=True):
+            module.training = mode
+    # Rank 0 adds up, and then tells everybody.
+    tally = tally.to(device)
+    dist.reduce(tally, dst=0)
+    dist.broadcast(tally, src=0)
+    loss, accuracy = (tally[:2] / tally[2].clamp(min=1)).tolist()
+    return {"loss": loss, "accuracy": accuracy, "samples": round(tally[2].item())}
+
+
+_SECONDS_FOR_A_SIGN = 23
+_trainings = itertools.count()
+
+
+class _Clock:
+    """When this rank last did something that no other rank takes part in."""
+
+    def __init__(self) -> None:
+        self.worked()
+
+    def worked(self) -> None:
+        self.last = time.time()
+
+
+@contextmanager
+def _naming_the_lost(rank: int, world: int) -> Iterator[_Clock]:
+    """Turn an error of the communication into one that names the rank at fault."""
+    clock = _Clock()
+    namespace = f"training/{next(_trainings)}/"
+    try:
+        yield clock
+    except RuntimeError as error:
+        message = str(error)
+        typical = ("gloo", "onnection", "imed out", "pair closure", "store")
+        if world == 1 or not any(part in message for part in typical):
+            raise
+        inquiry = _Inquiry(rank, world, namespace, clock, "imed out" in message or "timeout" in message)
+        # In a thread, since the store does not answer if its host is asleep.
+        inquiry.start()
+        inquiry.join(_SECONDS_FOR_A_SIGN + 15)
+        culprits = inquiry.culprits if not inquiry.is_alive() else [0]
+        inquiry.release()
+        if not culprits:
+            raise
+        raise RuntimeError(
+            "training stopped: lost " + ", ".join(f"rank {culprit}" for culprit in culprits)
+        ) from error
+
+
+class _Inquiry(threading.Thread):
+    """Who is it? Asks the connections first, and then the store for signs of life."""
+
+    def __init__(self, rank: int, world: int, namespace: str, clock: _Clock, timed_out: bool) -> None:
+        super().__init__(daemon=True)
+        self.rank, self.world = rank, world
+        self.clock, self.timed_out = clock, timed_out
+        self.store = dist.PrefixStore(namespace, dist.distributed_c10d._get_default_store())
+        self.culprits: list[int] = []
+        self.receives: list[Any] = []
+        self.signed: set[int] = set()
+
+    def release(self) -> None:
+        """Hang up on those who still wait for us, by a receive that is too late."""
+        for receive, _ in self.receives:
+            with suppress(RuntimeError):
+                receive.wait(timedelta(milliseconds=10))
+
+    def run(self) -> None:
+        silent = self._disconnected()
+        try:
+            self._ask(silent)
+        except Exception:
+            # The store went with its host, which is where rank 0 is.
+            if 0 in self.signed:
+                self.culprits = [other for other in silent if other not in self.signed]
+            else:
+                self.culprits = [0]
+
+    def _disconnected(self) -> list[int]:
+        silent = []
+        for other in range(self.world):
+            if other != self.rank:
+                buffer = torch.empty(1, dtype=torch.uint8)
+                try:
+                    self.receives.append((dist.irecv(buffer, other, tag=99_991), buffer))
+                except RuntimeError:
+                    silent.append(other)
+        return silent
+
+    def _note(self, key: str, text: str) -> None:
+        self.store.set(key, text)
+
+    def _read(self, key: str) -> str | None:
+        return self.store.get(key).decode() if self.store.check([key]) else None
+
+    def _ask(self, silent: list[int]) -> None:
+        # Did somebody run out of patience while we were still at work? Then it is us.
+        for other in range(self.world):
+            gave_up = self._read(f"gave-up/{other}")
+            if gave_up is not None and float(gave_up) < self.clock.last:
+                self._note(f"late/{self.rank}", "yes")
+                self.culprits = [self.rank]
+                return
+        if self.timed_out:
+            self._note(f"gave-up/{self.rank}", repr(time.time()))
+        self._note(f"alive/{self.rank}", "yes")
+        end = time.monotonic() + _SECONDS_FOR_A_SIGN
+        while not self.culprits:
+            verdict = self._read("verdict")
+            if verdict is not None:
+                self.culprits = [int(number) for number in verdict.split()]
+                break
+            self.signed |= {other for other in range(self.world) if self._read(f"alive/{other}")}
+            late = [other for other in range(self.world) if self._read(f"late/{other}")]
+            missing = [other for other in silent if other not in self.signed]
+            if late:
+                self.culprits = late
+            elif time.monotonic() > end:
+                if missing or time.monotonic() > end + 6:
+                    self.culprits = missing
+                    break
+            time.sleep(0.2)
+        if self.culprits:
+            self._note("verdict", " ".join(map(str, self.culprits)))
+            self._note(f"goodbye/{self.rank}", "yes")
+            self.release()
+            if self.rank == 0:  # keep the store up for those who read it now
+                end = time.monotonic() + 8
+                stay = [q for q in range(1, self.world) if q not in self.culprits]
+                while time.monotonic() < end and not all(self._read(f"goodbye/{q}") for q in stay):
+                    time.sleep(0.1)
+
+
+class _Run:
+    """One call of `train`: everything it works with, and where it is."""
+
+    def __init__(self, info: RankInfo, model: nn.Module, data: Dataset, batch_size: int, lr: float, seed: int, path: Path | None) -> None:
+        self.info, self.model, self.path = info, model, path
+        self.device = next(model.parameters()).device
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        self.total = len(data)
+        self.sampler = ResumableDistributedSampler(data, info.world_size, info.rank, seed=seed)
+        self.loader = DataLoader(data, batch_size, sampler=self.sampler, generator=torch.Generator())
+        self.epoch, self.seen = 0, 0
+        self.loss_sum, self.loss_samples = 0.0, 0
+
+    # -- the file: a zip with progress.json and tensors.pt
+
+    def load(self) -> None:
+        """Rank 0 reads; all others are told."""
+        progress: list[Any] = [None]
+        random: Tensor | None = None
+        if self.info.rank == 0 and self.path is not None and self.path.exists():
+            with zipfile.ZipFile(self.path) as archive:
+                progress[0] = json.loads(archive.read("progress.json"))
+                tensors = torch.load(io.BytesIO(archive.read("tensors.pt")), map_location="cpu", weights_only=True)
+            self.model.load_state_dict(tensors["model"])
+            random = tensors["random"]
+        dist.broadcast_object_list(progress, src=0)
+        self.align(self.model.parameters())
+        self.align(self.model.buffers())
+        if progress[0] is None:
+            self.save()
+            return
+        for name in ("epoch", "seen", "loss_sum", "loss_samples"):
+            setattr(self, name, progress[0][name])
+        if progress[0]["world_size"] == self.info.world_size:
+            own = torch.get_rng_state()
+            dist.scatter(own, None if random is None else list(random.unbind(0)), src=0)
+            torch.set_rng_state(own)
+
+    def save(self) -> None:
+        if self.path is None:
+            return
+        self.align(self.model.buffers())
+        own = torch.get_rng_state()
+        gathered = [torch.empty_like(own) for _ in range(self.info.world_size)] if self.info.rank == 0 else None
+        dist.gather(own, gathered, dst=0)
+        if gathered is None:
+            return
+        tensors = io.BytesIO()
+        torch.save({"model": self.model.state_dict(), "random": torch.stack(gathered)}, tensors)
+        progress = {
+            "epoch": self.epoch, "seen": self.seen, "loss_sum": self.loss_sum,
+            "loss_samples": self.loss_samples, "world_size": self.info.world_size,
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=self.path.name, delete=False) as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("progress.json", json.dumps(progress))
+                archive.writestr("tensors.pt", tensors.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, self.path)
+
+    @staticmethod
+    def align(tensors: Iterable[Tensor]) -> None:
+        with torch.no_grad():
+            for tensor in tensors:
+                row = tensor.flatten() if tensor.dim() != 1 else tensor.clone()
+                row = row.clone()
+                dist.broadcast(row, 0)
+                tensor.copy_(row.view(tensor.shape))
+
+    # -- training
+
+    def batches(self) -> Iterator[list[Tensor]]:
+        self.sampler.set_epoch(self.epoch)
+        for batch in self.loader:
+            yield [tensor.to(self.device) for tensor in batch]
+
+    def account(self, loss: float, samples: int) -> None:
+        samples *= self.info.world_size
+        self.loss_sum += loss * samples
+        self.loss_samples += samples
+        self.seen = min(self.total, self.seen + samples)
+
+    def turn_page(self) -> None:
+        self.epoch += 1
+        self.seen, self.loss_sum, self.loss_samples = 0, 0.0, 0
+
+
+def train(
+    info: RankInfo,
+    model: nn.Module,
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int = 0,
+    accumulation_steps: int = 1,
+    resume_from: str | Path | None = None,
+) -> list[dict[str, Any]]:
+    with _naming_the_lost(info.rank, info.world_size) as guard:
+
+        def objective(outputs: Tensor, targets: Tensor) -> Tensor:
+            guard.worked()
+            return nn.functional.cross_entropy(outputs, targets)
+
+        run = _Run(info, model, train_dataset, batch_size, lr, seed, Path(resume_from) if resume_from is not None else None)
+        run.load()
+        run.sampler.resume(run.epoch, run.seen)
+        averager = BucketedGradientAverager(model)
+        history: list[dict[str, Any]] = []
+        while run.epoch < epochs:
+            model.train()
+            for number, batch in enumerate(run.batches()):
+                samples = len(batch[0])
+                microbatches = split_microbatches(batch, min(accumulation_steps, samples))
+                run.account(train_step_accumulated(model, microbatches, objective, run.optimizer, averager), samples)
+                if number % 10 == 9:
+                    run.save()
+                    guard.worked()
+            run.align(model.buffers())
+            validation = evaluate(model, val_dataset, objective, batch_size)
+            history.append({
+                "epoch": run.epoch,
+                "train_loss": run.loss_sum / run.loss_samples if run.loss_samples else 0.0,
+                "val_loss": validation["loss"],
+                "val_accuracy": validation["accuracy"],
+            })
+            run.turn_page()
+            run.save()
+            if info.rank == 0:
+                print("epoch {epoch:3d}  train {train_loss:.4f}  val {val_loss:.4f}  accuracy {val_accuracy:.3f}".format(**history[-1]), flush=True)
+        dist.barrier()
+    return history

@@ -1,0 +1,533 @@
+"""Hooks on autograd's accumulation nodes; updated shares and tallies are gathered as objects."""
+
+import functools
+import io
+import itertools
+import json
+import re
+import tempfile
+import threading
+import time
+import weakref
+from contextlib import suppress
+from datetime import timedelta
+from torch.utils.data import Subset
+
+
+@dataclass(eq=False)
+class _Flight:
+    """A bucket under way: its flat sum, and the handle to wait for."""
+
+    flat: Tensor
+    work: Any
+
+
+class BucketedGradientAverager:
+    """Buckets that leave from a hook on autograd's accumulation nodes.
+
+    When a bucket leaves it takes the gradients with it (`grad` is None until `finish`). A backward
+    that comes later under `no_sync` then makes fresh gradients, and these are exactly what is
+    still to be sent: a second round, if any rank has some.
+    """
+
+    def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        self._buckets = self._partition(list(reversed(trainable)), bucket_cap_mb * (1 << 20))
+        self._bucket_of = {p: number for number, bucket in enumerate(self._buckets) for p in bucket}
+        self._waiting_for = [len(bucket) for bucket in self._buckets]
+        self._arrived: set[nn.Parameter] = set()
+        self._flights: list[_Flight] = []
+        self._enabled = True
+        self._nodes = []  # a node lives as long as somebody holds it, and its hook with it
+        reference = weakref.ref(self)
+        for p in trainable:
+            with torch.enable_grad():
+                node = p.expand_as(p).grad_fn.next_functions[0][0]
+            handle = node.register_hook(functools.partial(self._on_accumulated, reference, weakref.ref(p)))
+            self._nodes.append((node, handle))
+        self._finalizer = weakref.finalize(self, self._remove, list(self._nodes))
+
+    @staticmethod
+    def _remove(nodes: list[tuple[Any, Any]]) -> None:
+        for _, handle in nodes:
+            handle.remove()
+
+    @staticmethod
+    def _partition(params: list[nn.Parameter], cap: float) -> list[list[nn.Parameter]]:
+        buckets: list[list[nn.Parameter]] = []
+        current: dict[Any, list[nn.Parameter]] = {}
+        for p in params:
+            kind = (p.dtype, p.device)
+            bucket = current.get(kind)
+            if bucket is not None and sum(q.nbytes for q in bucket) + p.nbytes <= cap:
+                bucket.append(p)
+            else:
+                current[kind] = [p]
+                buckets.append(current[kind])
+        return buckets
+
+    @staticmethod
+    def _on_accumulated(reference: Any, parameter: Any, *_: Any) -> None:
+        averager, p = reference(), parameter()
+        if averager is None or p is None or not averager._enabled:
+            return
+        number = averager._bucket_of[p]
+        if p not in averager._arrived and number >= len(averager._flights):
+            averager._arrived.add(p)
+            averager._waiting_for[number] -= 1
+        while len(averager._flights) < len(averager._buckets) and averager._waiting_for[len(averager._flights)] == 0:
+            averager._flights.append(averager._depart(averager._buckets[len(averager._flights)]))
+
+    @staticmethod
+    @torch.no_grad()
+    def _depart(bucket: list[nn.Parameter]) -> _Flight:
+        pieces = []
+        for p in bucket:
+            pieces.append(torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten())
+            p.grad = None
+        flat = torch.cat(pieces).div_(dist.get_world_size())
+        return _Flight(flat, dist.all_reduce(flat, async_op=True))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        previous = self._enabled
+        self._enabled = False
+        try:
+            yield
+        finally:
+            self._enabled = previous
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        if not self._buckets:
+            return
+        for bucket in self._buckets[: len(self._flights)]:
+            if any(p.grad is not None for p in bucket):
+                own = 1
+                break
+        else:
+            own = 0
+        for bucket in self._buckets[len(self._flights) :]:
+            self._flights.append(self._depart(bucket))
+        mine = torch.tensor([own], device=self._buckets[0][0].device)
+        everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, mine)
+        rounds = [self._flights]
+        if any(int(late) for late in everyone):
+            rounds.append([self._depart(bucket) for bucket in self._buckets])
+        for flights in rounds:
+            for flight in flights:
+                flight.work.wait()
+        for number, bucket in enumerate(self._buckets):
+            mean = sum((flights[number].flat for flights in rounds[1:]), rounds[0][number].flat)
+            start = 0
+            for p in bucket:
+                p.grad = torch.empty_like(p)
+                p.grad.copy_(mean[start : start + p.numel()].view(p.shape))
+                start += p.numel()
+        self._flights = []
+        self._arrived.clear()
+        self._waiting_for = [len(bucket) for bucket in self._buckets]
+
+
+class ShardedOptimizer(Optimizer):
+    """Sorted by size and dealt out like cards; updated shares are gathered as objects."""
+
+    def __init__(
+        self, params: Iterable[Any], optimizer_class: type[Optimizer], **kwargs: Any
+    ) -> None:
+        self.optimizer_class = optimizer_class
+        self.optimizer_kwargs = kwargs
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.owned_elements = [0] * self.world
+        self.owners: dict[int, int] = {}
+        self.inner: list[Optimizer | None] = []  # one per group
+        dummy = optimizer_class([torch.nn.Parameter(torch.empty(1, 1))], **kwargs)
+        super().__init__(params, dummy.defaults.copy())
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        # Larger ones first, in rounds; a round starts with the rank that has had least so far.
+        # Then the ranks never differ by more than the largest parameter.
+        seats = sorted(range(self.world), key=lambda rank: (self.owned_elements[rank], rank))
+        by_size = sorted(group["params"], key=lambda p: -p.numel())
+        for turn, p in enumerate(by_size):
+            owner = seats[turn % self.world]
+            self.owners[id(p)] = owner
+            self.owned_elements[owner] += p.numel()
+        mine = self._mine(group)
+        optimizer = None
+        if mine:
+            optimizer = self.optimizer_class([{**self._options(group), "params": mine}], **self.optimizer_kwargs)
+            self.state.update(optimizer.state)
+            optimizer.state = self.state
+        self.inner.append(optimizer)
+
+    def _mine(self, group: dict[str, Any]) -> list[Tensor]:
+        return [p for p in group["params"] if self.owners[id(p)] == self.rank]
+
+    def _options(self, group: dict[str, Any]) -> dict[str, Any]:
+        return {name: group[name] for name in group if name not in {"params", "param_names"}}
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        value = None
+        if closure is not None:
+            with torch.enable_grad():
+                value = closure()
+        updated: list[list[Tensor]] = []
+        for group, optimizer in zip(self.param_groups, self.inner, strict=True):
+            if optimizer is not None:
+                optimizer.param_groups[0].update(self._options(group))
+                optimizer.state = self.state
+                optimizer.step()
+            updated.append([p.detach().cpu() for p in self._mine(group)])
+        shares: list[Any] = [None] * self.world
+        dist.all_gather_object(shares, updated)
+        with torch.no_grad():
+            for rank, share in enumerate(shares):
+                if rank == self.rank:
+                    continue
+                for group, values in zip(self.param_groups, share, strict=True):
+                    theirs = (p for p in group["params"] if self.owners[id(p)] == rank)
+                    for p, value_of_owner in zip(theirs, values, strict=True):
+                        p.copy_(value_of_owner)
+        return value
+
+
+@dataclass
+class _Tally:
+    loss: float = 0.0
+    correct: int = 0
+    samples: int = 0
+
+    def __add__(self, other: _Tally) -> _Tally:
+        return _Tally(self.loss + other.loss, self.correct + other.correct, self.samples + other.samples)
+
+
+def _tally(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> _Tally:
+    device = next(model.parameters()).device
+    result = _Tally()
+    for inputs, targets in loader:
+        targets = targets.to(device)
+        outputs = model(inputs.to(device))
+        n = targets.shape[0]
+        hits = int((outputs.max(dim=1).indices == targets).sum())
+        result = result + _Tally(float(loss_fn(outputs, targets)) * n, hits, n)
+    return result
+
+
+def evaluate(
+    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
+) -> dict[str, Any]:
+    """Every rank's tally is gathered as an object; counts stay whole numbers."""
+    indices = shard_without_padding(len(dataset), dist.get_world_size(), dist.get_rank())
+    loader = DataLoader(Subset(dataset, list(indices)), batch_size)
+    was_training = {name: module.training for name, module in model.named_modules()}
+    try:
+        model.eval()
+        with torch.no_grad():
+            mine = _tally(model, loader, loss_fn)
+    finally:
+        for name, module in model.named_modules():
+            module.training = was_training[name]
+    tallies: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(tallies, mine)
+    total = sum(tallies, _Tally())
+    samples = max(1, total.samples)
+    return {"loss": total.loss / samples, "accuracy": total.correct / samples, "samples": total.samples}
+
+
+_ROLL_CALL = timedelta(seconds=20)
+_numbers = itertools.count()
+
+
+class _SecondLine:
+    """A second group, used for nothing else, whose connections are whole when the first's are not.
+
+    After an error: whoever is not connected in the second group is dead. If all are, somebody is
+    late, and `monitored_barrier` says who does not come. If all come after all, they compare
+    when each was still at work.
+    """
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.rank, self.world = rank, world
+        self.group: Any = None
+        self.busy_until = time.time()
+        self.pending: list[Any] = []
+        self.board: Any = None
+
+    def worked(self) -> None:
+        self.busy_until = time.time()
+
+    def __enter__(self) -> _SecondLine:
+        if self.world > 1:
+            root = dist.distributed_c10d._get_default_store()
+            self.board = dist.PrefixStore(f"second-line/{next(_numbers)}", root)
+            try:
+                self.board.set(f"here{self.rank}", "1")
+                dist.barrier()
+                self.group = dist.new_group(backend="gloo", timeout=_ROLL_CALL)
+            except RuntimeError as error:
+                self._explain(error)
+                raise
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.world == 1:
+            return
+        if error is None:
+            dist.destroy_process_group(self.group)
+        elif isinstance(error, RuntimeError):
+            self._explain(error)
+
+    def _explain(self, error: RuntimeError) -> None:
+        """Raise an error that names the lost, if there are any."""
+        text = str(error)
+        if re.search(r"gloo|[Cc]onnection|pair closure|[Tt]imed out|Socket", text) is None:
+            return
+        lost = self._lost("imed out" in text or "timeout" in text)
+        if lost:
+            listed = ", ".join(f"rank {number}" for number in lost)
+            raise RuntimeError(f"no longer with us: {listed} (dead, or too late for a meeting)") from error
+
+    def _post(self, other: int, group: Any) -> bool:
+        """Whether there is a connection: a receive over a broken one raises at once."""
+        try:
+            box = torch.zeros(1)
+            self.pending.append((group, dist.irecv(box, other, group=group, tag=7_777), box))
+            return True
+        except (RuntimeError, ValueError):
+            return False
+
+    def _release_others(self) -> None:
+        for group, handle, _ in self.pending:
+            if group is None:
+                with suppress(RuntimeError):
+                    handle.wait(timedelta(milliseconds=10))
+
+    def _ask_board(self, question: Callable[[], Any]) -> Any:
+        """The board's answer, or TimeoutError: its host may be dead or asleep."""
+        answer: list[Any] = []
+
+        def work() -> None:
+            with suppress(Exception):
+                answer.append(question())
+
+        asking = threading.Thread(target=work, daemon=True)
+        asking.start()
+        asking.join(5)
+        if not answer:
+            raise TimeoutError
+        return answer[0]
+
+    def _read(self, key: str) -> Any:
+        return self._ask_board(lambda: json.loads(self.board.get(key)) if self.board.check([key]) else None)
+
+    def _lost(self, timed_out: bool) -> list[int]:
+        failed_at = time.time()
+        others = [number for number in range(self.world) if number != self.rank]
+        first_line = [number for number in others if not self._post(number, None)]
+        dead = first_line
+        if self.group is not None:
+            time.sleep(1)  # the two connections of a dead rank do not end in the same instant
+            dead = [number for number in others if not self._post(number, self.group)]
+        try:
+            self._ask_board(lambda: self.board.set(f"left{self.rank}", "1") or True)
+            self._release_others()
+            lost = self._read("lost")
+            if lost is None:
+                left = [number for number in dead if self._read(f"left{number}") is not None]
+                dead = [number for number in dead if number not in left]
+                if self.group is None:
+                    time.sleep(3)
+                    lost = [q for q in others if self._read(f"here{q}") is None] or dead
+                elif dead:
+                    lost = dead
+                else:
+                    lost = self._roll_call(failed_at, timed_out)
+                self._ask_board(lambda: self.board.set("lost", json.dumps(lost)) or True)
+            self._ask_board(lambda: self.board.set(f"read{self.rank}", "1") or True)
+            if self.rank == 0:
+                end = time.monotonic() + 12
+                audience = [q for q in others if q not in lost]
+                while time.monotonic() < end and any(self._read(f"read{q}") is None for q in audience):
+                    time.sleep(0.1)
+            return lost
+        except TimeoutError:
+            self._release_others()
+            return [0] if self.rank else dead
+
+    def _roll_call(self, failed_at: float, timed_out: bool) -> list[int]:
+        try:
+            dist.monitored_barrier(self.group, timeout=_ROLL_CALL, wait_all_ranks=True)
+        except RuntimeError as error:
+            missing = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
+            if self.rank == 0 and missing:
+                return [int(number) for number in re.findall(r"\d+", missing[1])]
+            if "imed out" not in str(error):  # somebody died in this moment
+                ended = [q for q in range(self.world) if q != self.rank and not self._post(q, self.group)]
+                ended = [q for q in ended if self._read(f"left{q}") is None]
+                if ended:
+                    return ended
+            end = time.monotonic() + 12
+            while time.monotonic() < end:  # rank 0 knows, if it is there
+                lost = self._read("lost")
+                if lost:
+                    return lost
+                time.sleep(0.2)
+            return [0] if self.rank else []
+        reports: list[Any] = [None] * self.world
+        dist.all_gather_object(reports, (failed_at, timed_out, self.busy_until), group=self.group)
+        gave_up = min((at for at, impatient, _ in reports if impatient), default=None)
+        if gave_up is None:
+            return []
+        return [number for number, (_, _, busy_until) in enumerate(reports) if busy_until > gave_up]
+
+
+@dataclass
+class _Progress:
+    """How far training is: what the file says besides weights."""
+
+    epoch: int = 0
+    samples: int = 0  # of this epoch, all ranks together
+    loss_sum: float = 0.0
+    loss_count: int = 0
+
+
+class _Saver:
+    """Keeps the file. Rank 0 reads and writes it, and hands what it read to the others as bytes."""
+
+    def __init__(self, path: str | Path | None, info: RankInfo, model: nn.Module, optimizer: Optimizer) -> None:
+        self.path = None if path is None else os.path.abspath(os.fspath(path))
+        self.info, self.model, self.optimizer = info, model, optimizer
+
+    def restore(self) -> _Progress:
+        raw: list[bytes | None] = [None]
+        if self.info.rank == 0 and self.path is not None and os.path.exists(self.path):
+            with open(self.path, "rb") as file:
+                raw[0] = file.read()
+        dist.broadcast_object_list(raw, src=0)
+        if raw[0] is None:
+            return _Progress()
+        saved = torch.load(io.BytesIO(raw[0]), map_location="cpu", weights_only=True)
+        self.model.load_state_dict(saved["weights"])
+        for name, p in self.model.named_parameters():
+            if name in saved["momentum"]:
+                self.optimizer.state[p]["momentum_buffer"] = saved["momentum"][name].to(p.device)
+        if saved["world_size"] == self.info.world_size:
+            torch.set_rng_state(saved["rng"][self.info.rank])
+        return _Progress(**saved["progress"])
+
+    def share_buffers(self) -> None:
+        """The running statistics of rank 0 for all: each rank has seen other samples."""
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, 0)
+
+    def keep(self, progress: _Progress) -> None:
+        if self.path is None:
+            return
+        self.share_buffers()
+        own = torch.get_rng_state()
+        rng = [torch.empty_like(own) for _ in range(self.info.world_size)]
+        dist.all_gather(rng, own)
+        if self.info.rank == 0:
+            momentum = {}
+            for name, p in self.model.named_parameters():
+                buffer = self.optimizer.state.get(p, {}).get("momentum_buffer")
+                if buffer is not None:
+                    momentum[name] = buffer
+            self._replace({
+                "weights": self.model.state_dict(), "momentum": momentum, "rng": rng,
+                "world_size": self.info.world_size, "progress": dict(vars(progress)),
+            })
+
+    def _replace(self, content: dict[str, Any]) -> None:
+        folder = os.path.dirname(self.path)
+        os.makedirs(folder, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix="progress-", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                torch.save(content, file)
+            os.replace(temporary, self.path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def _epoch_batches(loader: DataLoader, device: torch.device, parts: int) -> Iterator[tuple[int, list[Any]]]:
+    """Batches on the device, in microbatches, each with its number of samples."""
+    for batch in loader:
+        batch = [tensor.to(device) for tensor in batch]
+        count = batch[0].shape[0]
+        yield count, split_microbatches(batch, max(1, min(parts, count)))
+
+
+def train(
+    info: RankInfo,
+    model: nn.Module,
+    train_dataset: Dataset,
+    val_dataset: Dataset,
+    *,
+    epochs: int,
+    batch_size: int,
+    lr: float,
+    seed: int = 0,
+    accumulation_steps: int = 1,
+    resume_from: str | Path | None = None,
+) -> list[dict[str, Any]]:
+    """SGD with momentum. The file is kept at four places of each epoch."""
+    with _SecondLine(info.rank, info.world_size) as guard:
+
+        def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+            guard.worked()
+            return nn.functional.cross_entropy(outputs, targets)
+
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.5)
+        saver = _Saver(resume_from, info, model, optimizer)
+        progress = saver.restore()
+        for p in model.parameters():
+            value = p.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(value, 0)
+            p.detach().copy_(value)
+        saver.share_buffers()
+        averager = BucketedGradientAverager(model)
+        sampler = ResumableDistributedSampler(train_dataset, info.world_size, info.rank, seed=seed)
+        sampler.resume(progress.epoch, progress.samples)
+        loader = DataLoader(train_dataset, batch_size, sampler=sampler, generator=torch.Generator())
+        device = next(model.parameters()).device
+        total = len(train_dataset)
+        history: list[dict[str, Any]] = []
+        if progress == _Progress() and epochs > 0:
+            saver.keep(progress)
+        while progress.epoch < epochs:
+            sampler.set_epoch(progress.epoch)
+            model.train()
+            next_save = progress.samples + total / 4
+            for count, microbatches in _epoch_batches(loader, device, accumulation_steps):
+                loss = train_step_accumulated(model, microbatches, cross_entropy, optimizer, averager)
+                everyone = count * info.world_size
+                progress.samples = min(progress.samples + everyone, total)
+                progress.loss_sum += loss * everyone
+                progress.loss_count += everyone
+                if progress.samples >= next_save:
+                    saver.keep(progress)
+                    guard.worked()
+                    next_save += total / 4
+            saver.share_buffers()
+            measured = evaluate(model, val_dataset, cross_entropy, batch_size)
+            row = dict(
+                epoch=progress.epoch,
+                train_loss=progress.loss_sum / (progress.loss_count or 1),
+                val_loss=measured["loss"],
+                val_accuracy=measured["accuracy"],
+            )
+            history.append(row)
+            if info.rank == 0:
+                print(f"[{row['epoch'] + 1}/{epochs}] loss {row['train_loss']:.4f} "
+                      f"val {row['val_loss']:.4f} acc {row['val_accuracy']:.4f}", flush=True)
+            progress = _Progress(epoch=progress.epoch + 1)
+            saver.keep(progress)
+        dist.barrier()
+        return history
