@@ -26,30 +26,30 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 ### BEGIN SOLUTION
 class _CopyToRanks(torch.autograd.Function):
-    """Pass on an input that all ranks share; backward sums its gradients over the ranks."""
+    """Megatron's f: pass on an input that all ranks share; backward sums its gradients."""
 
     @staticmethod
-    def forward(_: Any, inputs: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
         return inputs.view_as(inputs)
 
     @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         grad = grad.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(grad)
         return grad
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Sum the ranks' tensors; backward passes the gradient of the sum on unchanged."""
+    """Megatron's g: sum the ranks' tensors; backward passes the sum's gradient on unchanged."""
 
     @staticmethod
-    def forward(_: Any, part: Tensor) -> Tensor:
+    def forward(ctx: Any, part: Tensor) -> Tensor:
         total = part.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
 
 
@@ -57,13 +57,13 @@ class _GatherColumns(torch.autograd.Function):
     """Concatenate the ranks' slices of the last dimension; backward takes this rank's slice."""
 
     @staticmethod
-    def forward(_: Any, part: Tensor) -> Tensor:
+    def forward(ctx: Any, part: Tensor) -> Tensor:
         parts = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in _ranks()]
         dist.all_gather(parts, part.contiguous())
         return torch.cat(parts, dim=-1)
 
     @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _own_slice(grad, dim=-1).contiguous()
 
 
@@ -71,12 +71,12 @@ class _TakeColumns(torch.autograd.Function):
     """Take this rank's slice of the last dimension; backward gathers the gradient's slices."""
 
     @staticmethod
-    def forward(_: Any, whole: Tensor) -> Tensor:
+    def forward(ctx: Any, whole: Tensor) -> Tensor:
         return _own_slice(whole, dim=-1).contiguous()
 
     @staticmethod
-    def backward(_: Any, grad: Tensor) -> Tensor:
-        return _GatherColumns.forward(_, grad)
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _GatherColumns.forward(ctx, grad)
 
 
 def _ranks() -> range:
