@@ -586,8 +586,8 @@ dist.all_reduce(torch.ones(1))
 # Without `%%ranks` the other ranks get an error from gloo. It contains an address, but no rank:
 # *Connection closed by peer [127.0.0.1]:18854. This is typically caused by a remote worker
 # crashing.* The address may even belong to a rank that stopped only because *its* neighbour had
-# stopped. With 1,000 ranks you would get 999 such messages. In the next exercise, your training
-# code finds the missing rank.
+# stopped. With 1,000 ranks you would get 999 such messages. The launcher (`torchrun`, `gradsync
+# train`) started every process, so it can name the one that ended first.
 #
 # ## Exercise: `train` of phase 2
 #
@@ -596,9 +596,9 @@ dist.all_reduce(torch.ones(1))
 # - A batch is one optimizer step, taken in `accumulation_steps` microbatches.
 # - `resume_from` is the path of a file. If the file exists, training continues from it, even within
 #   an epoch and with a different number of ranks. Training updates the file at least once per
-#   epoch, and the file is always complete.
-# - If a rank dies or is late, the others end with a `RuntimeError` that names this rank, within 60
-#   seconds.
+#   epoch, and the file is always complete. With the optimizer's state in the file, a resumed run
+#   ends with the weights of a run without interruption.
+# - If a rank dies or is late, the others end with an exception within 60 seconds.
 #
 # Return the history of the epochs that this call completed. The check takes your other functions
 # from this notebook or from your files in `phase2/`.

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,8 @@ from template_data_loader import (
 ### BEGIN SOLUTION
 # isort: split
 import functools
-import time
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from torch.utils.data import Subset
 
@@ -389,71 +389,6 @@ def evaluate(
     ### END SOLUTION
 
 
-### BEGIN SOLUTION
-GRACE_SECONDS = 0.5  # the longest wait for an answer from another rank
-
-
-@contextmanager
-def _naming_lost_ranks() -> Iterator[None]:
-    """If the block fails because ranks are lost, raise an error that names these ranks."""
-    try:
-        yield
-    except RuntimeError as error:  # gloo's error, which names an address at best
-        lost = _lost_ranks()
-        if not lost:
-            raise
-        raise RuntimeError(
-            f"lost rank {', '.join(map(str, lost))} (dead, or late by more than the timeout). "
-            "Start all ranks again: training continues from the file `resume_from`"
-        ) from error
-
-
-def _lost_ranks() -> list[int]:
-    """Return the ranks that this rank has lost the connection to and that no longer answer."""
-    rank = dist.get_rank()
-    peers = set(range(dist.get_world_size())) - {rank}
-    # A broken connection may be detected late.
-    unreachable = _poll(lambda: set(filter(_is_unreachable, peers)))
-    silent = set(unreachable)
-    with suppress(dist.DistError):  # the rank that serves the store may be lost, too
-        store = dist.distributed_c10d._get_default_store()
-        store.set(f"alive/{rank}", "")
-        # Those that answer closed their connections because they lost a rank, too.
-        while silent and (alive := _poll(functools.partial(_alive, store, silent))):
-            silent -= alive
-        if silent:
-            store.set("lost", " ".join(map(str, silent)))
-        elif unreachable:  # they lost a rank that this one is still connected to
-            silent = _poll(lambda: _lost_to_others(store), 2 * GRACE_SECONDS) - {rank}
-    return sorted(silent)
-
-
-def _poll(find: Callable[[], set[int]], seconds: float | None = None) -> set[int]:
-    """Call `find` until it returns ranks or the time is over, and return its last result."""
-    until = time.monotonic() + (GRACE_SECONDS if seconds is None else seconds)
-    while not (found := find()) and time.monotonic() < until:
-        time.sleep(0.01)
-    return found
-
-
-def _alive(store: dist.Store, ranks: set[int]) -> set[int]:
-    return {rank for rank in ranks if store.check([f"alive/{rank}"])}
-
-
-def _lost_to_others(store: dist.Store) -> set[int]:
-    return set(map(int, store.get("lost").split())) if store.check(["lost"]) else set()
-
-
-def _is_unreachable(peer: int) -> bool:
-    try:
-        dist.irecv(torch.empty(1), peer)
-    except RuntimeError:
-        return True
-    return False
-
-
-@_naming_lost_ranks()
-### END SOLUTION
 def train(
     info: RankInfo,
     model: nn.Module,
@@ -470,9 +405,11 @@ def train(
     """Train a model on all ranks with SGD and cross-entropy; resume an interrupted run.
 
     Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
-    sampler gets the epochs 0, 1, ..., as in the history. If a rank dies, or is late by more than
-    the group's timeout, the other ranks neither hang nor continue: each raises an error within
-    60 s, and the file stays complete.
+    sampler gets the epochs 0, 1, ..., as in the history. SGD may have momentum.
+
+    A resumed run ends with the weights of a run that was never interrupted. If a rank dies, or is
+    late by more than the group's timeout, the other ranks neither hang nor continue: each ends with
+    an exception within 60 s, and the file stays complete.
 
     Args:
         info: this process's rank and the world size.
@@ -485,22 +422,18 @@ def train(
         seed: the seed of the shuffling.
         accumulation_steps: the number of microbatches that a batch is split into. Their sizes
             differ by at most one. A batch with fewer samples gives fewer microbatches.
-        resume_from: the file in which training records its progress. If it exists, training
-            continues from it, even in mid-epoch and with a different world size. Otherwise,
-            training starts from the beginning. The file is updated at least once an epoch,
-            completely or not at all.
+        resume_from: the file in which training records its progress, with all that later steps
+            depend on. If it exists, training continues from it, even in mid-epoch and with a
+            different world size. Otherwise, training starts from the beginning. The file is updated
+            at least once an epoch, completely or not at all.
 
     Returns:
         A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
         call completed. An entry may have more keys.
-
-    Raises:
-        RuntimeError: if a rank died or is late. The message names it ("rank 1"), and no other rank
-            that is still alive.
     """
     ### BEGIN SOLUTION
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    progress = _Progress(resume_from, model)
+    progress = _Progress(resume_from, model, optimizer)
     progress.load()
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
@@ -538,13 +471,13 @@ def train(
 
 ### BEGIN SOLUTION
 class _Progress:
-    """The progress of training, in a file that rank 0 writes."""
+    """The progress of training, in a file that rank 0 writes and every rank reads."""
 
     STEPS = 20  # optimizer steps between two updates of the file
 
-    def __init__(self, path: str | Path | None, model: nn.Module) -> None:
+    def __init__(self, path: str | Path | None, model: nn.Module, optimizer: Optimizer) -> None:
         self._path = None if path is None else Path(path)
-        self._model = model
+        self._model, self._optimizer = model, optimizer
         self._steps = 0
         self.epoch = 0
         self.samples_seen = 0  # in this epoch, by all ranks together
@@ -552,12 +485,15 @@ class _Progress:
 
     def load(self) -> None:
         """Load the file, if it exists."""
-        if self._path is not None and self._path.exists():
-            device = next(self._model.parameters()).device
-            state = torch.load(self._path, map_location=device, weights_only=True)
-            self._model.load_state_dict(state["model"])
-            self.epoch, self.samples_seen = state["epoch"], state["samples_seen"]
-            self._loss = state["loss"]
+        if self._path is None or not self._path.exists():
+            return
+        device = next(self._model.parameters()).device
+        state = torch.load(self._path, map_location=device, weights_only=True)
+        self._model.load_state_dict(state["model"])
+        settings = self._optimizer.state_dict()  # this call's, such as the learning rate
+        self._optimizer.load_state_dict({**settings, "state": state["optimizer"]})
+        self.epoch, self.samples_seen = state["epoch"], state["samples_seen"]
+        self._loss = state["loss"]
 
     def step(self, loss: float, samples: int) -> None:
         """Record an optimizer step, with the mean loss of its samples."""
@@ -575,16 +511,22 @@ class _Progress:
         return mean
 
     def _save(self) -> None:
-        if self._path is not None and dist.get_rank() == 0:
-            beside = self._path.with_name(f"{self._path.name}.part")
-            state = {
-                "model": self._model.state_dict(),
-                "epoch": self.epoch,
-                "samples_seen": self.samples_seen,
-                "loss": self._loss,
-            }
+        """Write the file on rank 0, completely or not at all."""
+        if self._path is None or dist.get_rank() != 0:
+            return
+        beside = self._path.with_name(f"{self._path.name}.part")
+        state = {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict()["state"],
+            "epoch": self.epoch,
+            "samples_seen": self.samples_seen,
+            "loss": self._loss,
+        }
+        try:
             torch.save(state, beside)
             beside.replace(self._path)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 ### END SOLUTION
@@ -600,7 +542,7 @@ def main() -> None:
     from gradsync.data import digits
     from gradsync.model import SmallCNN
 
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     info = RankInfo(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),

@@ -29,6 +29,23 @@ def training(*weights):
 
 
 @pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        ([[], ["momentum_buffer"]], "keeps `momentum_buffer` for each parameter, but started"),
+        ([[], []], "Save everything that a step depends on"),
+        ([], "Save everything that a step depends on"),  # an optimizer that is not torch's
+    ],
+)
+def test_a_lost_optimizer_state_is_recognised(states, text):
+    whole = [{**one, "states": states} for one in training(0.0, 1.0, 2.0)]
+    second = [{**one, "trained": [1, 2], "states": states[:1]} for one in training(1.0, 2.5)]
+
+    found = resumed_wrongly(whole, second, 2)
+
+    assert (found.code, text in found.explanation) == ("state-lost", True)
+
+
+@pytest.mark.parametrize(
     ("first", "code", "text"),
     [
         (9.0, "resume-lost", "The resumed call did not continue from the file."),

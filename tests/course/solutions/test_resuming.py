@@ -1,5 +1,6 @@
 """The reference trainer, killed at any step, continues with more or fewer ranks."""
 
+import functools
 import os
 import random
 import signal
@@ -12,7 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from gradsync import run_ranks
-from support.probes import Info
+from support.probes import Info, raised
+from support.probes.files import limit_writes
 
 PHASE = Path(__file__).parents[3] / "solutions" / "phase2"
 RANKS, SAMPLES, EPOCHS = 3, 90, 3
@@ -26,6 +28,7 @@ class Net(nn.Module):
 
     def __init__(self, notes, dies_at):
         super().__init__()
+        torch.manual_seed(SEED)
         self.layer = nn.Linear(1, 2)
         self.notes, self.dies_at, self.step = notes, dies_at, 0
 
@@ -39,10 +42,11 @@ class Net(nn.Module):
         return self.layer(inputs / SAMPLES)
 
 
-def train(rank, world_size, notes, file, dies_at=None):
+def train(rank, world_size, notes, file, dies_at=None, optimizer=torch.optim.SGD):
     sys.path.insert(0, str(PHASE))
     import template_trainer
 
+    template_trainer.torch.optim.SGD = optimizer  # in this rank's process alone
     numbers = torch.arange(SAMPLES)
     data = TensorDataset(numbers[:, None].float(), numbers % 2)
     model = Net(notes / str(rank), dies_at)
@@ -58,20 +62,20 @@ def taken(notes):
     ]
 
 
-def kill_while_training(notes, file, at, lost):
+def kill_while_training(notes, file, at, lost, **options):
     """Train until a rank is killed before its step `at`; return the samples of each rank."""
 
     def function(rank, world_size):
         dies_at = at if rank == lost else None
         try:
-            train(rank, world_size, notes, file, dies_at)
-        except RuntimeError as error:
-            return str(error)
+            train(rank, world_size, notes, file, dies_at, **options)
+        except RuntimeError:
+            return "ended with an error"
         return "ended well"
 
     seen = run_ranks(function, RANKS, may_fail=[lost])
 
-    assert all(f"lost rank {lost}" in seen[rank] for rank in seen.answered)
+    assert {seen[rank] for rank in seen.answered} == {"ended with an error"}
     return taken(notes)
 
 
@@ -101,6 +105,42 @@ def test_after_a_kill_every_sample_of_the_epoch_is_seen_once(tmp_path, at, lost,
     for begin in range(left, left + (EPOCHS - epoch - 1) * share, share):
         assert sorted(cut(after, begin, begin + share)) == list(range(SAMPLES))
     assert all(torch.equal(own, weights[0]) for own in weights)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(torch.optim.SGD, id="no state"),
+        pytest.param(functools.partial(torch.optim.SGD, momentum=0.9), id="momentum"),
+        pytest.param(torch.optim.Adam, id="Adam"),
+    ],
+)
+def test_a_resumed_run_ends_with_the_weights_of_a_run_without_interruption(tmp_path, optimizer):
+    notes = {name: tmp_path / name for name in ("whole", "first", "second")}
+    for folder in notes.values():
+        folder.mkdir()
+    whole = run_ranks(train, RANKS, notes=notes["whole"], file=None, optimizer=optimizer)
+    file = tmp_path / "progress.pt"
+    kill_while_training(notes["first"], file, STEPS + FIRST_FILE, 1, optimizer=optimizer)
+
+    weights = run_ranks(train, RANKS, notes=notes["second"], file=file, optimizer=optimizer)
+
+    assert all(torch.equal(own, whole[0]) for own in weights)
+
+
+def test_a_failed_write_leaves_no_incomplete_file(tmp_path):
+    notes, files = tmp_path / "notes", tmp_path / "files"
+    notes.mkdir()
+    files.mkdir()
+
+    def function(rank, world_size):
+        limit_writes(1000)  # the file has more bytes
+        return type(raised(lambda: train(rank, world_size, notes, files / "progress.pt"))).__name__
+
+    seen = run_ranks(function, 1)
+
+    assert seen[0] == "RuntimeError"
+    assert list(files.iterdir()) == []
 
 
 def cut(samples, start, end):

@@ -14,6 +14,7 @@ from gradsync.testing import check, each, exercise, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import counted, listed
 from support.probes import Info
+from support.probes.optimizers import optimizer_states
 from support.probes.printing import printed
 from support.probes.seeding import seed_weights
 from support.probes.training import TIME_TO_END, rows_of
@@ -62,7 +63,7 @@ def run_training(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_
     model, history = Net(seed, stop_at), []
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": epochs, "batch_size": batch_size, "lr": 0.1, "resume_from": path}
-    with printed(), contextlib.suppress(Interruption):
+    with printed(), optimizer_states() as states, contextlib.suppress(Interruption):
         history = trainer.train(info, model, *sets, **options)
     dist.barrier()  # rank 0 may still be writing
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
@@ -73,6 +74,7 @@ def run_training(trainer, info, seed, data, path, *, epochs, batch_size=1, stop_
         "center": model.center.clone(),
         "weights": torch.stack(model.weights) if model.weights else torch.zeros(0, 3, 4),
         "trained": trained,  # the samples, in order
+        "states": states,
         "losses": [
             float(nn.functional.cross_entropy(output, target))
             for output, target in zip(model.outputs, targets, strict=True)
@@ -97,9 +99,9 @@ def probe_interrupted(rank, world_size, trainer, data, stop_at, *, undisturbed=T
 
 
 @pytest.mark.parametrize("world_size", [2, 1])
-@exercise("phase2/train", points=1.25)
+@exercise("phase2/train", points=1.5)
 def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, world_size):
-    """A training run interrupted within an epoch and called again ends with the same weights."""
+    """A run that is interrupted and resumed ends with the same weights, with momentum too."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
 
     seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, **LIMIT)

@@ -1,13 +1,11 @@
 """Training in which a rank dies or is late: how it ends, and whether it can be resumed."""
 
 import os
-import re
 import signal
 import time
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -18,6 +16,7 @@ from gradsync.testing import check, exercise, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import full_stop, ranks_text
 from support.probes import Info
+from support.probes.optimizers import optimizer_states
 from support.probes.printing import printed
 from support.probes.seeding import seed_weights
 from support.probes.training import TIME_TO_END
@@ -58,13 +57,14 @@ def run_training(train, info, data, path, *, seed=1, at=None, fault=None):
     model = Net(seed, at, fault)
     sets = [TensorDataset(torch.from_numpy(x), torch.from_numpy(y)) for x, y in data]
     options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": path}
-    with printed():
+    with printed(), optimizer_states() as states:
         train(info, model, *sets, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     return {
         "params": {name: p.detach().clone() for name, p in model.named_parameters()},
         "weights": torch.stack(model.weights) if model.weights else torch.zeros(0, 3, 4),
         "trained": [numbers.get(first, -1) for first in model.trained],  # the samples, in order
+        "states": states,
     }
 
 
@@ -99,21 +99,16 @@ def probe_fault(rank, world_size, trainer, data, at, lost, *, late):
         Path(f"reached-{rank}").touch()
         (be_late if late else be_killed)()
 
-    process, train, messages, kind, reached = os.getpid(), trainer.train, None, None, []
+    process, train, messages, reached = os.getpid(), trainer.train, None, []
     try:
         run_training(train, Info(rank, world_size), data, FILE, at=at, fault=fault)
     except NotImplementedError:
         raise
     except BaseException as error:  # also SystemExit
-        messages, kind = messages_of(error), kind_of(error)
+        messages = messages_of(error)
     Path(f"ended-{rank}").touch()
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
-    return {"messages": messages, "kind": kind, "content": content, "reached": bool(reached)}
-
-
-def kind_of(error):
-    """Return the name of an exception's type: "RuntimeError" also for its subclasses."""
-    return "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
+    return {"messages": messages, "content": content, "reached": bool(reached)}
 
 
 def messages_of(error):
@@ -141,7 +136,7 @@ def probe_again(rank, world_size, trainer, data, content, pause):
     return {"whole": whole, "second": run_training(train, info, data, FILE, seed=2)}
 
 
-@exercise("phase2/train", points=1.25)
+@exercise("phase2/train", points=2)
 def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
     """If a rank is killed, the others end with an error, and a new run resumes correctly."""
     inputs = draw(rng, first=1)  # if rank 0 is killed while it writes, the file may be damaged
@@ -152,7 +147,7 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
     check_resumed(ranks, inputs, seen)
 
 
-@exercise("phase2/train", points=1)
+@exercise("phase2/train", points=1.75)
 def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ranks, rng):
     """If a rank is later than the timeout, all end with an error; a short delay is accepted."""
     inputs = draw(rng)
@@ -161,45 +156,6 @@ def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ra
 
     check_ended(seen, inputs["lost"], HAPPENED[True])
     check_resumed(ranks, inputs, seen, pause=0.15)
-
-
-@pytest.mark.parametrize("late", [False, True], ids=["killed", "late"])
-@exercise("phase2/train", points=1)
-def test_the_error_names_the_rank_that_was_lost(ranks, rng, late):
-    """If a rank is killed or late, the others end with a RuntimeError that names that rank."""
-    inputs = draw(rng)
-    lost = inputs["lost"]
-
-    seen = lose(ranks, inputs, late=late)
-
-    what = HAPPENED[late]
-    check_ended(seen, lost, what)
-    others = [rank for rank in seen.answered if rank != lost]
-    named = {rank: numbers_of_ranks(seen[rank]["messages"]) for rank in others}
-    texts = "; ".join(
-        f"the error of rank {rank} names {ranks_text(found) if found else 'no rank'}"
-        for rank, found in named.items()
-    )
-    wrong = [rank for rank, found in named.items() if lost not in found]
-    if not any(found <= {rank, lost} for rank, found in named.items()):
-        wrong = others  # on a slow machine, one rank may report another as lost, but not all may
-    check_that(
-        not wrong,
-        "rank-not-named",
-        f"Rank {lost} {what}, but {texts}. The error of each other rank must contain "
-        f'"rank {lost}", and must not name a rank that is alive, except the one that raises it: '
-        "readers of the error look at the named rank first.",
-        wrong,
-    )
-    other = [rank for rank in others if seen[rank]["kind"] != "RuntimeError"]
-    kinds = ", ".join(sorted({seen[rank]["kind"] for rank in other}))
-    check_that(
-        not other,
-        "wrong-signature",
-        f"Rank {lost} {what}, and train ends with {kinds} on {ranks_text(other)}. Raise a "
-        "RuntimeError.",
-        other,
-    )
 
 
 def lose(ranks, inputs, *, late):
@@ -275,11 +231,3 @@ def check_resumed(ranks, inputs, seen, pause=0.0):
             "exactly once. Resume at the position in the file.",
             range(RANKS),
         )
-
-
-def numbers_of_ranks(texts):
-    """Return the ranks whose numbers follow "rank" or "ranks": 0 and 2 in "ranks 0, 2"."""
-    numbers = r"\d+(?:(?:\s*[,&]\s*|\s+and\s+)\d+)*"
-    found = re.findall(rf"rank(?:s|\(s\))?\W{{0,4}}({numbers})", " ".join(texts).lower())
-    numbers = {int(number) for group in found for number in re.findall(r"\d+", group)}
-    return numbers & set(range(RANKS))

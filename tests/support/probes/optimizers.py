@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 
 def watched(kind: type[torch.optim.Optimizer]) -> tuple[type[torch.optim.Optimizer], list[Any]]:
@@ -19,6 +21,22 @@ def watched(kind: type[torch.optim.Optimizer]) -> tuple[type[torch.optim.Optimiz
             made.append(self)
 
     return Watched, made
+
+
+@contextmanager
+def optimizer_states() -> Iterator[list[list[str]]]:
+    """Record the names of the tensors that torch's optimizers keep, before each of their steps."""
+    states: list[list[str]] = []
+
+    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        kept = [item for own in optimizer.state.values() for item in own.items()]
+        states.append(sorted({name for name, value in kept if isinstance(value, Tensor)}))
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        yield states
+    finally:
+        hook.remove()
 
 
 def elements(states: Iterable[Mapping[Any, Mapping[str, Any]]]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradsync.records import Diagnosis
 from gradsync.testing.values import close
-from gradsync.text import counted
+from gradsync.text import counted, listed
 
 GUIDE = "Resuming"
 
@@ -23,7 +23,8 @@ def resumed_wrongly(
 
     Args:
         whole: for each rank of a training run without interruption: `trained`, the samples in the
-            order in which they were used, one per step, and `weights`, before each step.
+            order in which they were used, one per step; `weights`, before each step; and, if known,
+            `states`, what its optimizer kept before each step.
         second: the same for the resumed training run.
         interrupted: the number of samples that a rank used before the interruption.
     """
@@ -80,10 +81,19 @@ def _explanation(
             "resumed call must continue in the same epoch's order, after the last sample that was "
             "used before the interruption."
         )
-    return "state-lost", (
+    text = (
         "Its first weights and its samples are right, but its final weights differ from the "
-        "weights of a training run without interruption. Save everything that a step depends on, "
-        "for example momentum and a changing learning rate."
+        "weights of a training run without interruption."
+    )
+    kept = {name for one in whole for names in one.get("states", ())[-1:] for name in names}
+    if kept and not any(one["states"][0] for one in second):
+        return "state-lost", (
+            f"{text} Its optimizer keeps {listed(f'`{name}`' for name in sorted(kept))} for each "
+            "parameter, but started without. Save the optimizer's `state_dict()` too."
+        )
+    return "state-lost", (
+        f"{text} Save everything that a step depends on, for example momentum and a changing "
+        "learning rate."
     )
 
 

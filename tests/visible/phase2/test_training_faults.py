@@ -1,7 +1,6 @@
 """Visible tests of a training run that loses a rank."""
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -36,26 +35,26 @@ class Mortal(nn.Module):
 
 @exercise("phase2/train", points=1)
 def test_a_rank_is_killed_in_the_second_epoch(ranks):
-    """If rank 1 of 2 is killed, rank 0 ends with an error that names it, and leaves a file."""
+    """If rank 1 of 2 is killed, rank 0 ends with an error, and leaves a file."""
 
     def probe(rank, world_size, trainer):
         places = torch.linspace(-1, 1, 2 * STEPS)[:, None]  # (point, 1)
         data = TensorDataset(places, (places[:, 0] > 0).long())
-        model, message = Mortal(dies_at=STEPS + 2 if rank == 1 else None), None
+        model, failed = Mortal(dies_at=STEPS + 2 if rank == 1 else None), False
         options = {"epochs": EPOCHS, "batch_size": 1, "lr": 0.1, "resume_from": "progress.pt"}
         try:
             with printed():
                 trainer.train(Info(rank, world_size), model, data, data, **options)
         except NotImplementedError:
             raise
-        except Exception as error:  # noqa: BLE001 - the checks below judge it
-            message = str(error)
-        return {"message": message, "exists": Path("progress.pt").exists()}
+        except Exception:  # noqa: BLE001 - any error is right
+            failed = True
+        return {"failed": failed, "exists": Path("progress.pt").exists()}
 
     seen = ranks(probe, world_size=2, may_fail=[1], timeout=LIMIT, promised=True)
 
     check(
-        seen[0]["message"] is not None,
+        seen[0]["failed"],
         "error-swallowed",
         "Rank 1 was killed in the middle of training, but train returned normally on rank 0. It "
         "must end with an error.",
@@ -67,13 +66,5 @@ def test_a_rank_is_killed_in_the_second_epoch(ranks):
         "resume-lost",
         "Rank 1 was killed in the second epoch, and there is no file at the path of "
         "`resume_from`. Save the state there at least once in each epoch.",
-        guide=GUIDE,
-    )
-    check(
-        re.search(r"rank(s|\(s\))?\W{0,4}1\b", seen[0]["message"].lower()) is not None,
-        "rank-not-named",
-        f'Rank 1 was killed, and the error of rank 0 is "{seen[0]["message"][-200:]}". The error '
-        'must contain "rank 1", so that its readers know where to look.',
-        ranks=[0],
         guide=GUIDE,
     )

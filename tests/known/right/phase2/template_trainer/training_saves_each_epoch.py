@@ -5,6 +5,7 @@ Which rank is gone is told by its connection, and by a counter of failures in th
 
 import json
 import tempfile
+import time
 
 
 def train(info, *args, **options):
