@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import socket
 import sys
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -82,36 +82,22 @@ def _acquire(lock: FileLock) -> bool:
 
 
 def _fetch(target: Path) -> None:
-    for leftover in target.glob(
-        "unfinished-*"
-    ):  # from a process that was killed; this process has the lock
+    for leftover in target.glob("unfinished-*"):  # of a killed process: this one has the lock
         shutil.rmtree(leftover, ignore_errors=True)
     dataset = import_torchvision().datasets.MNIST
     with TemporaryDirectory(prefix="unfinished-", dir=target, ignore_cleanup_errors=True) as folder:
-        _while_it_grows(Path(folder), lambda: dataset(folder, download=True))
+        with _socket_timeout(TIME_LIMIT):
+            dataset(folder, download=True)
         (target / "MNIST").mkdir(exist_ok=True)
         (Path(folder) / RAW).rename(target / RAW)  # only after the download is complete
 
 
-def _while_it_grows(folder: Path, fill: Callable[[], object]) -> None:
-    """Call `fill`, and give up if `folder` stops growing: urllib itself has no time limit."""
-    problems: list[Exception] = []
-
-    def work() -> None:
-        try:
-            fill()
-        except Exception as problem:  # noqa: BLE001 - raised again in the caller's thread
-            problems.append(problem)
-
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    size, since = -1, time.monotonic()
-    while worker.is_alive():
-        worker.join(timeout=0.05)
-        before, size = size, sum(path.stat().st_size for path in folder.rglob("*"))
-        if size != before:
-            since = time.monotonic()
-        elif time.monotonic() - since > TIME_LIMIT:
-            raise TimeoutError(f"no data arrived for {TIME_LIMIT:g} s")
-    if problems:
-        raise problems[0]
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """Set how long a connection may be silent: torchvision sets no limit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
