@@ -1,15 +1,10 @@
 """Gradients are views of their buckets; training is kept as bytes and JSON in an .npz."""
 
 import functools
-import itertools
 import json
-import socket
-import threading
-import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from datetime import timedelta
+from contextlib import ExitStack
 from itertools import count as count_up
 import numpy as np
 from torch.utils.data import BatchSampler
@@ -333,154 +328,6 @@ def evaluate(
     return {"loss": loss.item() / samples, "accuracy": correct / samples, "samples": samples}
 
 
-_PATIENCE = 21.0
-_houses = itertools.count()
-
-
-class _Doorbell:
-    """Each rank has a door that a thread answers: at a dead rank's nobody opens.
-
-    The thread tells whether its rank has noticed that something is wrong, when it last did work of
-    its own, and whom it takes for lost. It goes on answering after an error, until the process
-    ends.
-    """
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.state: dict[str, Any] = {"work": time.time(), "failed": None, "timeout": False, "lost": None}
-        self.addresses: dict[int, tuple[str, int]] = {}
-        self.door: socket.socket | None = None
-        self.house = next(_houses)
-
-    def worked(self) -> None:
-        self.state["work"] = time.time()
-
-    # -- the door
-
-    def __enter__(self) -> _Doorbell:
-        if self.world > 1:
-            self.door = socket.create_server(("", 0), backlog=128)
-            self.porter = threading.Thread(target=self._open, args=(self.door,), daemon=True)
-            self.porter.start()
-            store = dist.distributed_c10d._get_default_store()
-            self.book = dist.PrefixStore(f"doors{self.house}", store)
-            self.book.set(str(self.rank), json.dumps([self._host(), self.door.getsockname()[1]]))
-            try:
-                dist.barrier()
-                self._look_up()
-            except RuntimeError as error:
-                self._blame(error)
-                raise
-        return self
-
-    @staticmethod
-    def _host() -> str:
-        """The address of this machine that the others can reach: 127.0.0.1 if all are on it."""
-        master = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((master, 9))
-                return probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-
-    def _look_up(self) -> None:
-        for other in range(self.world):
-            if other != self.rank and other not in self.addresses and self.book.check([str(other)]):
-                host, port = json.loads(self.book.get(str(other)))
-                self.addresses[other] = (host, port)
-
-    def _open(self, door: socket.socket) -> None:
-        while True:
-            try:
-                visitor, _ = door.accept()
-            except OSError:
-                return  # closed
-            with visitor, suppress(OSError, ValueError):
-                visitor.settimeout(2)
-                news = json.loads(visitor.makefile().readline())
-                if news and not self.state["lost"]:
-                    self.state["lost"] = news
-                visitor.sendall(json.dumps(self.state).encode() + b"\n")
-
-    def _ring(self, other: int, news: list[int] | None = None) -> dict[str, Any] | None:
-        """What is said at another's door; None if nobody opens."""
-        if other not in self.addresses:
-            with suppress(Exception):
-                self._look_up()
-        try:
-            with socket.create_connection(self.addresses[other], timeout=2) as call:
-                call.sendall(json.dumps(news).encode() + b"\n")
-                return json.loads(call.makefile().readline())
-        except (OSError, ValueError, KeyError):
-            return None
-
-    # -- after an error
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.door is None:
-            return
-        if isinstance(error, RuntimeError):
-            self._blame(error)
-        if error is None:
-            with suppress(OSError):
-                self.door.shutdown(socket.SHUT_RDWR)  # wakes the thread up, closing alone does not
-            self.door.close()
-            self.porter.join(3)
-
-    def _blame(self, error: RuntimeError) -> None:
-        text = str(error)
-        if not ("gloo" in text or "onnection" in text or "imed out" in text or "closure" in text):
-            return
-        self.state.update(failed=time.time(), timeout="imed out" in text or "timeout" in text)
-        self._hang_up()
-        lost = self._visit_all()
-        if not lost:
-            return
-        self.state["lost"] = lost
-        for other in range(self.world):
-            if other != self.rank:  # a late one, too: it is to know that it is the one
-                self._ring(other, lost)
-        time.sleep(3)  # the others may be about to ring here
-        raise RuntimeError("; ".join(f"rank {number} is dead or too late" for number in lost)) from error
-
-    def _hang_up(self) -> None:
-        calls = []
-        for other in range(self.world):
-            if other == self.rank:
-                continue
-            letter = torch.empty(1)
-            with suppress(RuntimeError):
-                calls.append((dist.irecv(letter, other, tag=31_337), letter))
-        for call, _ in calls:
-            with suppress(RuntimeError):
-                call.wait(timedelta(milliseconds=10))
-
-    def _visit_all(self) -> list[int]:
-        others = [other for other in range(self.world) if other != self.rank]
-        end = time.monotonic() + _PATIENCE
-        silent_for = dict.fromkeys(others, 0)
-        while True:
-            answers = {other: self._ring(other) for other in others}
-            for other, answer in answers.items():
-                silent_for[other] = 0 if answer else silent_for[other] + 1
-                if answer and answer["lost"]:
-                    return answer["lost"]
-            if self.state["lost"]:
-                return self.state["lost"]
-            dead = [other for other in others if silent_for[other] >= 4]
-            if dead:
-                return dead
-            states = {**{q: a for q, a in answers.items() if a}, self.rank: self.state}
-            gave_up = min((s["failed"] for s in states.values() if s["failed"] and s["timeout"]), default=None)
-            late = [q for q, s in sorted(states.items()) if gave_up and s["work"] > gave_up]
-            if late and all(s["failed"] for s in states.values()):
-                return late
-            if time.monotonic() > end:
-                return [q for q in others if not answers[q] or not answers[q]["failed"]]
-            time.sleep(0.5)
-
-
 def _pack(model: nn.Module, words: dict[str, Any]) -> dict[str, np.ndarray]:
     """Weights as bytes (numpy has no bfloat16), and the rest as JSON in an array of bytes."""
     arrays = {}
@@ -548,61 +395,56 @@ def train(
     """
     file = Path(resume_from) if resume_from else None
     everybody = info.world_size
-    with _Doorbell(info.rank, everybody) as guard:
-        start: list[Any] = [None]
-        if info.rank == 0 and file and file.exists():
-            state, start[0] = _unpack(file)
-            model.load_state_dict(state)
-        dist.broadcast_object_list(start)
-        _align([*model.parameters(), *model.buffers()])
-        now = start[0] or {"epoch": 0, "seen": 0, "sum": 0.0, "samples": 0}
-        now.pop("kinds", None)
+    start: list[Any] = [None]
+    if info.rank == 0 and file and file.exists():
+        state, start[0] = _unpack(file)
+        model.load_state_dict(state)
+    dist.broadcast_object_list(start)
+    _align([*model.parameters(), *model.buffers()])
+    now = start[0] or {"epoch": 0, "seen": 0, "sum": 0.0, "samples": 0}
+    now.pop("kinds", None)
 
-        def save() -> None:
-            if info.rank == 0 and file:
-                _write_archive(file, _pack(model, now))
-                guard.worked()
+    def save() -> None:
+        if info.rank == 0 and file:
+            _write_archive(file, _pack(model, now))
 
-        def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
-            guard.worked()
-            return nn.functional.cross_entropy(outputs, targets)
-
-        if start[0] is None:
-            save()
-        size_of_epoch = len(train_dataset)
-        sampler = ResumableDistributedSampler(train_dataset, everybody, info.rank, seed=seed)
-        sampler.resume(now["epoch"], now["seen"])
-        loader = DataLoader(train_dataset, batch_size, sampler=sampler)
-        sgd = torch.optim.SGD(model.parameters(), lr)
-        averager = BucketedGradientAverager(model)
-        history: list[dict[str, Any]] = []
-        for epoch in count_up(now["epoch"]):
-            if epoch >= epochs:
-                break
-            sampler.set_epoch(epoch)
-            model.train()
-            half_done = now["seen"] * 2 >= size_of_epoch
-            length, fetch = len(loader), iter(loader)
-            for _ in range(length):
-                _reseed(seed, info.rank, epoch, now["seen"])
-                batch = next(fetch)
-                rows = len(batch[1])
-                parts = split_microbatches(batch, min(rows, max(accumulation_steps, 1)))
-                now["sum"] += train_step_accumulated(model, parts, loss_fn, sgd, averager) * rows * everybody
-                now["samples"] += rows * everybody
-                now["seen"] = min(now["seen"] + rows * everybody, size_of_epoch)
-                if not half_done and now["seen"] * 2 >= size_of_epoch:
-                    half_done = True
-                    save()
-            _align(model.buffers())
-            val = evaluate(model, val_dataset, loss_fn, batch_size)
-            history.append(
-                {"epoch": epoch, "train_loss": now["sum"] / max(1, now["samples"]),
-                 "val_loss": val["loss"], "val_accuracy": val["accuracy"]}
-            )
-            now = {"epoch": epoch + 1, "seen": 0, "sum": 0.0, "samples": 0}
-            save()
-            if info.rank == 0:
-                print(json.dumps(history[-1]), flush=True)
-        dist.barrier()
+    loss_fn = nn.functional.cross_entropy
+    if start[0] is None:
+        save()
+    size_of_epoch = len(train_dataset)
+    sampler = ResumableDistributedSampler(train_dataset, everybody, info.rank, seed=seed)
+    sampler.resume(now["epoch"], now["seen"])
+    loader = DataLoader(train_dataset, batch_size, sampler=sampler)
+    sgd = torch.optim.SGD(model.parameters(), lr)
+    averager = BucketedGradientAverager(model)
+    history: list[dict[str, Any]] = []
+    for epoch in count_up(now["epoch"]):
+        if epoch >= epochs:
+            break
+        sampler.set_epoch(epoch)
+        model.train()
+        half_done = now["seen"] * 2 >= size_of_epoch
+        length, fetch = len(loader), iter(loader)
+        for _ in range(length):
+            _reseed(seed, info.rank, epoch, now["seen"])
+            batch = next(fetch)
+            rows = len(batch[1])
+            parts = split_microbatches(batch, min(rows, max(accumulation_steps, 1)))
+            now["sum"] += train_step_accumulated(model, parts, loss_fn, sgd, averager) * rows * everybody
+            now["samples"] += rows * everybody
+            now["seen"] = min(now["seen"] + rows * everybody, size_of_epoch)
+            if not half_done and now["seen"] * 2 >= size_of_epoch:
+                half_done = True
+                save()
+        _align(model.buffers())
+        val = evaluate(model, val_dataset, loss_fn, batch_size)
+        history.append(
+            {"epoch": epoch, "train_loss": now["sum"] / max(1, now["samples"]),
+             "val_loss": val["loss"], "val_accuracy": val["accuracy"]}
+        )
+        now = {"epoch": epoch + 1, "seen": 0, "sum": 0.0, "samples": 0}
+        save()
+        if info.rank == 0:
+            print(json.dumps(history[-1]), flush=True)
+    dist.barrier()
     return history

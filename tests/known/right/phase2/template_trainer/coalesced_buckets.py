@@ -6,12 +6,9 @@ import itertools
 import json
 import random
 import tempfile
-import threading
-import time
 import weakref
 import zipfile
-from contextlib import nullcontext, suppress
-from datetime import timedelta
+from contextlib import nullcontext
 import torch.nn.functional as F
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.utils.data import default_collate
@@ -282,125 +279,6 @@ _SECONDS_FOR_A_SIGN = 23
 _trainings = itertools.count()
 
 
-class _Clock:
-    """When this rank last did something that no other rank takes part in."""
-
-    def __init__(self) -> None:
-        self.worked()
-
-    def worked(self) -> None:
-        self.last = time.time()
-
-
-@contextmanager
-def _naming_the_lost(rank: int, world: int) -> Iterator[_Clock]:
-    """Turn an error of the communication into one that names the rank at fault."""
-    clock = _Clock()
-    namespace = f"training/{next(_trainings)}/"
-    try:
-        yield clock
-    except RuntimeError as error:
-        message = str(error)
-        typical = ("gloo", "onnection", "imed out", "pair closure", "store")
-        if world == 1 or not any(part in message for part in typical):
-            raise
-        inquiry = _Inquiry(rank, world, namespace, clock, "imed out" in message or "timeout" in message)
-        # In a thread, since the store does not answer if its host is asleep.
-        inquiry.start()
-        inquiry.join(_SECONDS_FOR_A_SIGN + 15)
-        culprits = inquiry.culprits if not inquiry.is_alive() else [0]
-        inquiry.release()
-        if not culprits:
-            raise
-        raise RuntimeError(
-            "training stopped: lost " + ", ".join(f"rank {culprit}" for culprit in culprits)
-        ) from error
-
-
-class _Inquiry(threading.Thread):
-    """Who is it? Asks the connections first, and then the store for signs of life."""
-
-    def __init__(self, rank: int, world: int, namespace: str, clock: _Clock, timed_out: bool) -> None:
-        super().__init__(daemon=True)
-        self.rank, self.world = rank, world
-        self.clock, self.timed_out = clock, timed_out
-        self.store = dist.PrefixStore(namespace, dist.distributed_c10d._get_default_store())
-        self.culprits: list[int] = []
-        self.receives: list[Any] = []
-        self.signed: set[int] = set()
-
-    def release(self) -> None:
-        """Hang up on those who still wait for us, by a receive that is too late."""
-        for receive, _ in self.receives:
-            with suppress(RuntimeError):
-                receive.wait(timedelta(milliseconds=10))
-
-    def run(self) -> None:
-        silent = self._disconnected()
-        try:
-            self._ask(silent)
-        except Exception:
-            # The store went with its host, which is where rank 0 is.
-            if 0 in self.signed:
-                self.culprits = [other for other in silent if other not in self.signed]
-            else:
-                self.culprits = [0]
-
-    def _disconnected(self) -> list[int]:
-        silent = []
-        for other in range(self.world):
-            if other != self.rank:
-                buffer = torch.empty(1, dtype=torch.uint8)
-                try:
-                    self.receives.append((dist.irecv(buffer, other, tag=99_991), buffer))
-                except RuntimeError:
-                    silent.append(other)
-        return silent
-
-    def _note(self, key: str, text: str) -> None:
-        self.store.set(key, text)
-
-    def _read(self, key: str) -> str | None:
-        return self.store.get(key).decode() if self.store.check([key]) else None
-
-    def _ask(self, silent: list[int]) -> None:
-        # Did somebody run out of patience while we were still at work? Then it is us.
-        for other in range(self.world):
-            gave_up = self._read(f"gave-up/{other}")
-            if gave_up is not None and float(gave_up) < self.clock.last:
-                self._note(f"late/{self.rank}", "yes")
-                self.culprits = [self.rank]
-                return
-        if self.timed_out:
-            self._note(f"gave-up/{self.rank}", repr(time.time()))
-        self._note(f"alive/{self.rank}", "yes")
-        end = time.monotonic() + _SECONDS_FOR_A_SIGN
-        while not self.culprits:
-            verdict = self._read("verdict")
-            if verdict is not None:
-                self.culprits = [int(number) for number in verdict.split()]
-                break
-            self.signed |= {other for other in range(self.world) if self._read(f"alive/{other}")}
-            late = [other for other in range(self.world) if self._read(f"late/{other}")]
-            missing = [other for other in silent if other not in self.signed]
-            if late:
-                self.culprits = late
-            elif time.monotonic() > end:
-                if missing or time.monotonic() > end + 6:
-                    self.culprits = missing
-                    break
-            time.sleep(0.2)
-        if self.culprits:
-            self._note("verdict", " ".join(map(str, self.culprits)))
-            self._note(f"goodbye/{self.rank}", "yes")
-            self.release()
-            if self.rank == 0:  # keep the store up for those who read it now
-                end = time.monotonic() + 8
-                stay = [q for q in range(1, self.world) if q not in self.culprits]
-                while time.monotonic() < end and not all(self._read(f"goodbye/{q}") for q in stay):
-                    time.sleep(0.1)
-
-
 class _Run:
     """One call of `train`: everything it works with, and where it is."""
 
@@ -503,37 +381,31 @@ def train(
     accumulation_steps: int = 1,
     resume_from: str | Path | None = None,
 ) -> list[dict[str, Any]]:
-    with _naming_the_lost(info.rank, info.world_size) as guard:
-
-        def objective(outputs: Tensor, targets: Tensor) -> Tensor:
-            guard.worked()
-            return nn.functional.cross_entropy(outputs, targets)
-
-        run = _Run(info, model, train_dataset, batch_size, lr, seed, Path(resume_from) if resume_from is not None else None)
-        run.load()
-        run.sampler.resume(run.epoch, run.seen)
-        averager = BucketedGradientAverager(model)
-        history: list[dict[str, Any]] = []
-        while run.epoch < epochs:
-            model.train()
-            for number, batch in enumerate(run.batches()):
-                samples = len(batch[0])
-                microbatches = split_microbatches(batch, min(accumulation_steps, samples))
-                run.account(train_step_accumulated(model, microbatches, objective, run.optimizer, averager), samples)
-                if number % 10 == 9:
-                    run.save()
-                    guard.worked()
-            run.align(model.buffers())
-            validation = evaluate(model, val_dataset, objective, batch_size)
-            history.append({
-                "epoch": run.epoch,
-                "train_loss": run.loss_sum / run.loss_samples if run.loss_samples else 0.0,
-                "val_loss": validation["loss"],
-                "val_accuracy": validation["accuracy"],
-            })
-            run.turn_page()
-            run.save()
-            if info.rank == 0:
-                print("epoch {epoch:3d}  train {train_loss:.4f}  val {val_loss:.4f}  accuracy {val_accuracy:.3f}".format(**history[-1]), flush=True)
-        dist.barrier()
+    objective = nn.functional.cross_entropy
+    run = _Run(info, model, train_dataset, batch_size, lr, seed, Path(resume_from) if resume_from is not None else None)
+    run.load()
+    run.sampler.resume(run.epoch, run.seen)
+    averager = BucketedGradientAverager(model)
+    history: list[dict[str, Any]] = []
+    while run.epoch < epochs:
+        model.train()
+        for number, batch in enumerate(run.batches()):
+            samples = len(batch[0])
+            microbatches = split_microbatches(batch, min(accumulation_steps, samples))
+            run.account(train_step_accumulated(model, microbatches, objective, run.optimizer, averager), samples)
+            if number % 10 == 9:
+                run.save()
+        run.align(model.buffers())
+        validation = evaluate(model, val_dataset, objective, batch_size)
+        history.append({
+            "epoch": run.epoch,
+            "train_loss": run.loss_sum / run.loss_samples if run.loss_samples else 0.0,
+            "val_loss": validation["loss"],
+            "val_accuracy": validation["accuracy"],
+        })
+        run.turn_page()
+        run.save()
+        if info.rank == 0:
+            print("epoch {epoch:3d}  train {train_loss:.4f}  val {val_loss:.4f}  accuracy {val_accuracy:.3f}".format(**history[-1]), flush=True)
+    dist.barrier()
     return history

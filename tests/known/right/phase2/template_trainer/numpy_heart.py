@@ -2,13 +2,9 @@
 
 import functools
 import hashlib
-import itertools
 import json
 import math
-import threading
 import time
-from contextlib import suppress
-from datetime import timedelta
 from torch.utils.data import Subset
 
 
@@ -183,139 +179,6 @@ def evaluate(
     }
 
 
-_BEAT = 1.0
-_SILENCE = 20.0  # so long without a beat, and a rank counts as lost
-_runs = itertools.count()
-
-
-class _Heartbeat:
-    """A thread of each rank tells the store once a second that it lives, and how it is.
-
-    After an error of the communication each rank looks at the others' hearts for a while. One
-    that does not beat is that of a dead rank (or of a stopped one). If all beat, a rank is late:
-    one that has noticed nothing yet, or that was still at work when another's patience ended.
-    """
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.count = 0
-        self.last_work = time.time()
-        self.failed_at: float | None = None
-        self.timed_out = False
-        self.ended = threading.Event()
-        self.store_lives = True
-        self.answered = time.monotonic()
-
-    def worked(self) -> None:
-        self.last_work = time.time()
-
-    def __enter__(self) -> _Heartbeat:
-        if self.world > 1:
-            # A connection of its own: the main thread may be waiting on the other one.
-            store = dist.distributed_c10d._get_default_store().clone()
-            self.store = dist.PrefixStore(f"heart{next(_runs)}", store)
-            self.known: dict[int, dict[str, Any]] = {}
-            self.verdict: list[int] | None = None
-            self.watching = threading.Event()
-            self.thread = threading.Thread(target=self._live, daemon=True)
-            self.thread.start()
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.world == 1:
-            return
-        if not isinstance(error, RuntimeError) or not self._is_about_connections(str(error)):
-            self.ended.set()
-            self.thread.join(5)
-            return
-        lost = self._diagnose(str(error))
-        if not lost:
-            return
-        who = " and ".join(f"rank {number}" for number in lost)
-        raise RuntimeError(f"training ends here: {who} gave no sign of life or came too late") from error
-
-    @staticmethod
-    def _is_about_connections(text: str) -> bool:
-        return any(hint in text.lower() for hint in ("connect", "gloo", "timed out", "closure", "socket"))
-
-    # -- what the thread does; it alone talks to the store
-
-    def _live(self) -> None:
-        try:
-            while not self.ended.is_set():
-                self.count += 1
-                state = {"n": self.count, "work": self.last_work, "failed": self.failed_at, "timeout": self.timed_out}
-                self.store.set(f"beat{self.rank}", json.dumps(state))
-                if self.watching.is_set():
-                    self._look()
-                self.answered = time.monotonic()
-                self.ended.wait(0.25 if self.watching.is_set() else _BEAT)
-        except Exception:
-            self.store_lives = False
-
-    def _look(self) -> None:
-        if self.verdict is not None:
-            self.store.set("lost", json.dumps(self.verdict))
-        elif self.store.check(["lost"]):
-            self.verdict = json.loads(self.store.get("lost"))
-        for other in range(self.world):
-            if other != self.rank and self.store.check([f"beat{other}"]):
-                self.known[other] = json.loads(self.store.get(f"beat{other}"))
-
-    # -- what the main thread does after an error
-
-    def _hang_up(self) -> None:
-        """Let the others know: a receive that times out closes every connection of this rank."""
-        handles = []
-        for other in range(self.world):
-            if other != self.rank:
-                with suppress(RuntimeError):
-                    buffer = torch.empty(1)
-                    handles.append((dist.irecv(buffer, other, tag=65_001), buffer))
-        for handle, _ in handles:
-            with suppress(RuntimeError):
-                handle.wait(timedelta(milliseconds=10))
-
-    def _diagnose(self, text: str) -> list[int]:
-        self.timed_out = "timed out" in text.lower() or "timeout" in text
-        self.failed_at = time.time()
-        self.answered = time.monotonic()
-        self.watching.set()
-        self._hang_up()
-        others = [other for other in range(self.world) if other != self.rank]
-        first: dict[int, int] = {}
-        beating: set[int] = set()
-        end = time.monotonic() + _SILENCE
-        while time.monotonic() < end:
-            if self.verdict:
-                return self.verdict
-            if not self.store_lives or time.monotonic() - self.answered > 8:
-                # The store lived in the process of rank 0, unless that one had told us of its end.
-                if self.known.get(0, {}).get("failed") is None:
-                    return [0]
-                break
-            for other, state in list(self.known.items()):
-                if state["n"] != first.setdefault(other, state["n"]):
-                    beating.add(other)
-            everyone_knows = len(beating) == len(others) and all(s["failed"] for s in self.known.values())
-            if everyone_knows and self._late():
-                break
-            time.sleep(0.1)
-        gone = [q for q in others if q not in beating and not self.known.get(q, {}).get("failed")]
-        lost = gone or self._late() or [q for q in others if not self.known[q]["failed"]]
-        if lost:
-            self.verdict = lost
-            time.sleep(2.5)  # the thread tells it, and goes on beating meanwhile
-            self.ended.set()
-        return lost
-
-    def _late(self) -> list[int]:
-        own = {"work": self.last_work, "failed": self.failed_at, "timeout": self.timed_out}
-        states = {**self.known, self.rank: own}
-        given_up = [state["failed"] for state in states.values() if state["failed"] and state["timeout"]]
-        return [q for q, state in sorted(states.items()) if given_up and state["work"] > min(given_up)]
-
-
 _SECONDS_BETWEEN_SAVES = 2.0
 _MAGIC = b"TRAIN\x01\n"
 
@@ -393,66 +256,60 @@ def train(
     path = Path(resume_from) if resume_from is not None else None
     chief, world = info.rank == 0, info.world_size
     history: list[dict[str, Any]] = []
-    with _Heartbeat(info.rank, world) as guard:
+    loss_fn = nn.functional.cross_entropy
+    place = torch.zeros(4, dtype=torch.float64)  # epoch, samples of it, sum of losses, their number
+    if chief and path is not None and path.is_file():
+        header, tensors = _read_file(path)
+        model.load_state_dict(tensors)
+        place = torch.tensor(header["place"], dtype=torch.float64)
+    device = next(model.parameters()).device
+    place = place.to(device)
+    dist.broadcast(place, 0)
+    _same_on_all(model)
+    first, seen = int(place[0]), int(place[1])
+    loss_sum, count = float(place[2]), int(place[3])
+    written = float("-inf")
 
-        def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
-            guard.worked()
-            return nn.functional.cross_entropy(outputs, targets)
+    def write(epoch: int, seen: int, loss_sum: float, count: int, force: bool = False) -> None:
+        nonlocal written
+        if chief and path is not None and (force or time.monotonic() - written > _SECONDS_BETWEEN_SAVES):
+            _store_file(path, {"place": [epoch, seen, loss_sum, count]}, model.state_dict())
+            written = time.monotonic()
 
-        place = torch.zeros(4, dtype=torch.float64)  # epoch, samples of it, sum of losses, their number
-        if chief and path is not None and path.is_file():
-            header, tensors = _read_file(path)
-            model.load_state_dict(tensors)
-            place = torch.tensor(header["place"], dtype=torch.float64)
-        device = next(model.parameters()).device
-        place = place.to(device)
-        dist.broadcast(place, 0)
-        _same_on_all(model)
-        first, seen = int(place[0]), int(place[1])
-        loss_sum, count = float(place[2]), int(place[3])
-        written = float("-inf")
-
-        def write(epoch: int, seen: int, loss_sum: float, count: int, force: bool = False) -> None:
-            nonlocal written
-            if chief and path is not None and (force or time.monotonic() - written > _SECONDS_BETWEEN_SAVES):
-                _store_file(path, {"place": [epoch, seen, loss_sum, count]}, model.state_dict())
-                written = time.monotonic()
-                guard.worked()
-
-        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-        averager = BucketedGradientAverager(model)
-        sampler = ResumableDistributedSampler(train_dataset, world, info.rank, seed=seed)
-        sampler.resume(first, seen)
-        loader = DataLoader(train_dataset, batch_size=batch_size, sampler=sampler)
-        for epoch in range(first, epochs):
-            sampler.set_epoch(epoch)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    averager = BucketedGradientAverager(model)
+    sampler = ResumableDistributedSampler(train_dataset, world, info.rank, seed=seed)
+    sampler.resume(first, seen)
+    loader = DataLoader(train_dataset, batch_size=batch_size, sampler=sampler)
+    for epoch in range(first, epochs):
+        sampler.set_epoch(epoch)
+        write(epoch, seen, loss_sum, count)
+        model.train()
+        batches = iter(loader)
+        while True:
+            torch.manual_seed(_seed_for(seed, epoch, seen, info.rank))
+            batch = next(batches, None)
+            if batch is None:
+                break
+            size = batch[0].shape[0]
+            microbatches = split_microbatches(batch, min(size, accumulation_steps))
+            loss = train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
+            loss_sum, count = loss_sum + loss * size * world, count + size * world
+            seen = min(seen + size * world, len(train_dataset))
             write(epoch, seen, loss_sum, count)
-            model.train()
-            batches = iter(loader)
-            while True:
-                torch.manual_seed(_seed_for(seed, epoch, seen, info.rank))
-                batch = next(batches, None)
-                if batch is None:
-                    break
-                size = batch[0].shape[0]
-                microbatches = split_microbatches(batch, min(size, accumulation_steps))
-                loss = train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
-                loss_sum, count = loss_sum + loss * size * world, count + size * world
-                seen = min(seen + size * world, len(train_dataset))
-                write(epoch, seen, loss_sum, count)
-            _same_on_all(model, only_buffers=True)
-            result = evaluate(model, val_dataset, loss_fn, batch_size)
-            history.append({
-                "epoch": epoch,
-                "train_loss": loss_sum / count if count else 0.0,
-                "val_loss": result["loss"],
-                "val_accuracy": result["accuracy"],
-            })
-            seen, loss_sum, count = 0, 0.0, 0
-            write(epoch + 1, 0, 0.0, 0, force=True)
-            if chief:
-                last = history[-1]
-                print(f"epoch {epoch}: train {last['train_loss']:.4f}, val {last['val_loss']:.4f}, "
-                      f"right {last['val_accuracy']:.2%}", flush=True)
-        dist.barrier()
+        _same_on_all(model, only_buffers=True)
+        result = evaluate(model, val_dataset, loss_fn, batch_size)
+        history.append({
+            "epoch": epoch,
+            "train_loss": loss_sum / count if count else 0.0,
+            "val_loss": result["loss"],
+            "val_accuracy": result["accuracy"],
+        })
+        seen, loss_sum, count = 0, 0.0, 0
+        write(epoch + 1, 0, 0.0, 0, force=True)
+        if chief:
+            last = history[-1]
+            print(f"epoch {epoch}: train {last['train_loss']:.4f}, val {last['val_loss']:.4f}, "
+                  f"right {last['val_accuracy']:.2%}", flush=True)
+    dist.barrier()
     return history

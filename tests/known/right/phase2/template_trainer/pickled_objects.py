@@ -2,15 +2,9 @@
 
 import functools
 import io
-import itertools
-import json
-import re
 import tempfile
-import threading
-import time
 import weakref
 from contextlib import suppress
-from datetime import timedelta
 from torch.utils.data import Subset
 
 
@@ -238,153 +232,6 @@ def evaluate(
     return {"loss": total.loss / samples, "accuracy": total.correct / samples, "samples": total.samples}
 
 
-_ROLL_CALL = timedelta(seconds=20)
-_numbers = itertools.count()
-
-
-class _SecondLine:
-    """A second group, used for nothing else, whose connections are whole when the first's are not.
-
-    After an error: whoever is not connected in the second group is dead. If all are, somebody is
-    late, and `monitored_barrier` says who does not come. If all come after all, they compare
-    when each was still at work.
-    """
-
-    def __init__(self, rank: int, world: int) -> None:
-        self.rank, self.world = rank, world
-        self.group: Any = None
-        self.busy_until = time.time()
-        self.pending: list[Any] = []
-        self.board: Any = None
-
-    def worked(self) -> None:
-        self.busy_until = time.time()
-
-    def __enter__(self) -> _SecondLine:
-        if self.world > 1:
-            root = dist.distributed_c10d._get_default_store()
-            self.board = dist.PrefixStore(f"second-line/{next(_numbers)}", root)
-            try:
-                self.board.set(f"here{self.rank}", "1")
-                dist.barrier()
-                self.group = dist.new_group(backend="gloo", timeout=_ROLL_CALL)
-            except RuntimeError as error:
-                self._explain(error)
-                raise
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.world == 1:
-            return
-        if error is None:
-            dist.destroy_process_group(self.group)
-        elif isinstance(error, RuntimeError):
-            self._explain(error)
-
-    def _explain(self, error: RuntimeError) -> None:
-        """Raise an error that names the lost, if there are any."""
-        text = str(error)
-        if re.search(r"gloo|[Cc]onnection|pair closure|[Tt]imed out|Socket", text) is None:
-            return
-        lost = self._lost("imed out" in text or "timeout" in text)
-        if lost:
-            listed = ", ".join(f"rank {number}" for number in lost)
-            raise RuntimeError(f"no longer with us: {listed} (dead, or too late for a meeting)") from error
-
-    def _post(self, other: int, group: Any) -> bool:
-        """Whether there is a connection: a receive over a broken one raises at once."""
-        try:
-            box = torch.zeros(1)
-            self.pending.append((group, dist.irecv(box, other, group=group, tag=7_777), box))
-            return True
-        except (RuntimeError, ValueError):
-            return False
-
-    def _release_others(self) -> None:
-        for group, handle, _ in self.pending:
-            if group is None:
-                with suppress(RuntimeError):
-                    handle.wait(timedelta(milliseconds=10))
-
-    def _ask_board(self, question: Callable[[], Any]) -> Any:
-        """The board's answer, or TimeoutError: its host may be dead or asleep."""
-        answer: list[Any] = []
-
-        def work() -> None:
-            with suppress(Exception):
-                answer.append(question())
-
-        asking = threading.Thread(target=work, daemon=True)
-        asking.start()
-        asking.join(5)
-        if not answer:
-            raise TimeoutError
-        return answer[0]
-
-    def _read(self, key: str) -> Any:
-        return self._ask_board(lambda: json.loads(self.board.get(key)) if self.board.check([key]) else None)
-
-    def _lost(self, timed_out: bool) -> list[int]:
-        failed_at = time.time()
-        others = [number for number in range(self.world) if number != self.rank]
-        first_line = [number for number in others if not self._post(number, None)]
-        dead = first_line
-        if self.group is not None:
-            time.sleep(1)  # the two connections of a dead rank do not end in the same instant
-            dead = [number for number in others if not self._post(number, self.group)]
-        try:
-            self._ask_board(lambda: self.board.set(f"left{self.rank}", "1") or True)
-            self._release_others()
-            lost = self._read("lost")
-            if lost is None:
-                left = [number for number in dead if self._read(f"left{number}") is not None]
-                dead = [number for number in dead if number not in left]
-                if self.group is None:
-                    time.sleep(3)
-                    lost = [q for q in others if self._read(f"here{q}") is None] or dead
-                elif dead:
-                    lost = dead
-                else:
-                    lost = self._roll_call(failed_at, timed_out)
-                self._ask_board(lambda: self.board.set("lost", json.dumps(lost)) or True)
-            self._ask_board(lambda: self.board.set(f"read{self.rank}", "1") or True)
-            if self.rank == 0:
-                end = time.monotonic() + 12
-                audience = [q for q in others if q not in lost]
-                while time.monotonic() < end and any(self._read(f"read{q}") is None for q in audience):
-                    time.sleep(0.1)
-            return lost
-        except TimeoutError:
-            self._release_others()
-            return [0] if self.rank else dead
-
-    def _roll_call(self, failed_at: float, timed_out: bool) -> list[int]:
-        try:
-            dist.monitored_barrier(self.group, timeout=_ROLL_CALL, wait_all_ranks=True)
-        except RuntimeError as error:
-            missing = re.search(r"Ranks? ([\d, ]+) failed to pass", str(error))
-            if self.rank == 0 and missing:
-                return [int(number) for number in re.findall(r"\d+", missing[1])]
-            if "imed out" not in str(error):  # somebody died in this moment
-                ended = [q for q in range(self.world) if q != self.rank and not self._post(q, self.group)]
-                ended = [q for q in ended if self._read(f"left{q}") is None]
-                if ended:
-                    return ended
-            end = time.monotonic() + 12
-            while time.monotonic() < end:  # rank 0 knows, if it is there
-                lost = self._read("lost")
-                if lost:
-                    return lost
-                time.sleep(0.2)
-            return [0] if self.rank else []
-        reports: list[Any] = [None] * self.world
-        dist.all_gather_object(reports, (failed_at, timed_out, self.busy_until), group=self.group)
-        gave_up = min((at for at, impatient, _ in reports if impatient), default=None)
-        if gave_up is None:
-            return []
-        return [number for number, (_, _, busy_until) in enumerate(reports) if busy_until > gave_up]
-
-
 @dataclass
 class _Progress:
     """How far training is: what the file says besides weights."""
@@ -478,56 +325,50 @@ def train(
     resume_from: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """SGD with momentum. The file is kept at four places of each epoch."""
-    with _SecondLine(info.rank, info.world_size) as guard:
-
-        def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-            guard.worked()
-            return nn.functional.cross_entropy(outputs, targets)
-
-        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.5)
-        saver = _Saver(resume_from, info, model, optimizer)
-        progress = saver.restore()
-        for p in model.parameters():
-            value = p.detach().clone(memory_format=torch.contiguous_format)
-            dist.broadcast(value, 0)
-            p.detach().copy_(value)
+    cross_entropy = nn.functional.cross_entropy
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.5)
+    saver = _Saver(resume_from, info, model, optimizer)
+    progress = saver.restore()
+    for p in model.parameters():
+        value = p.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(value, 0)
+        p.detach().copy_(value)
+    saver.share_buffers()
+    averager = BucketedGradientAverager(model)
+    sampler = ResumableDistributedSampler(train_dataset, info.world_size, info.rank, seed=seed)
+    sampler.resume(progress.epoch, progress.samples)
+    loader = DataLoader(train_dataset, batch_size, sampler=sampler, generator=torch.Generator())
+    device = next(model.parameters()).device
+    total = len(train_dataset)
+    history: list[dict[str, Any]] = []
+    if progress == _Progress() and epochs > 0:
+        saver.keep(progress)
+    while progress.epoch < epochs:
+        sampler.set_epoch(progress.epoch)
+        model.train()
+        next_save = progress.samples + total / 4
+        for count, microbatches in _epoch_batches(loader, device, accumulation_steps):
+            loss = train_step_accumulated(model, microbatches, cross_entropy, optimizer, averager)
+            everyone = count * info.world_size
+            progress.samples = min(progress.samples + everyone, total)
+            progress.loss_sum += loss * everyone
+            progress.loss_count += everyone
+            if progress.samples >= next_save:
+                saver.keep(progress)
+                next_save += total / 4
         saver.share_buffers()
-        averager = BucketedGradientAverager(model)
-        sampler = ResumableDistributedSampler(train_dataset, info.world_size, info.rank, seed=seed)
-        sampler.resume(progress.epoch, progress.samples)
-        loader = DataLoader(train_dataset, batch_size, sampler=sampler, generator=torch.Generator())
-        device = next(model.parameters()).device
-        total = len(train_dataset)
-        history: list[dict[str, Any]] = []
-        if progress == _Progress() and epochs > 0:
-            saver.keep(progress)
-        while progress.epoch < epochs:
-            sampler.set_epoch(progress.epoch)
-            model.train()
-            next_save = progress.samples + total / 4
-            for count, microbatches in _epoch_batches(loader, device, accumulation_steps):
-                loss = train_step_accumulated(model, microbatches, cross_entropy, optimizer, averager)
-                everyone = count * info.world_size
-                progress.samples = min(progress.samples + everyone, total)
-                progress.loss_sum += loss * everyone
-                progress.loss_count += everyone
-                if progress.samples >= next_save:
-                    saver.keep(progress)
-                    guard.worked()
-                    next_save += total / 4
-            saver.share_buffers()
-            measured = evaluate(model, val_dataset, cross_entropy, batch_size)
-            row = dict(
-                epoch=progress.epoch,
-                train_loss=progress.loss_sum / (progress.loss_count or 1),
-                val_loss=measured["loss"],
-                val_accuracy=measured["accuracy"],
-            )
-            history.append(row)
-            if info.rank == 0:
-                print(f"[{row['epoch'] + 1}/{epochs}] loss {row['train_loss']:.4f} "
-                      f"val {row['val_loss']:.4f} acc {row['val_accuracy']:.4f}", flush=True)
-            progress = _Progress(epoch=progress.epoch + 1)
-            saver.keep(progress)
-        dist.barrier()
-        return history
+        measured = evaluate(model, val_dataset, cross_entropy, batch_size)
+        row = dict(
+            epoch=progress.epoch,
+            train_loss=progress.loss_sum / (progress.loss_count or 1),
+            val_loss=measured["loss"],
+            val_accuracy=measured["accuracy"],
+        )
+        history.append(row)
+        if info.rank == 0:
+            print(f"[{row['epoch'] + 1}/{epochs}] loss {row['train_loss']:.4f} "
+                  f"val {row['val_loss']:.4f} acc {row['val_accuracy']:.4f}", flush=True)
+        progress = _Progress(epoch=progress.epoch + 1)
+        saver.keep(progress)
+    dist.barrier()
+    return history
