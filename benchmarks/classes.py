@@ -23,8 +23,9 @@ from benchmarks.figure import Figure, seconds
 from gradsync.class_records import Result
 from gradsync.course.catalogue import Course, find_course
 from gradsync.course.known_submissions import reference, wrong_submissions
-from gradsync.grading.classes.files import write_class
 from gradsync.grading.classes.results import read_class
+from gradsync.grading.pages import write_class
+from gradsync.grading.store import GradeStore
 
 SIZES = (10, 100)  # submissions of phase 1
 CHEAP = (10, 100, 1000)  # submissions of the cheap exercise
@@ -95,7 +96,7 @@ def _phase1(root: Path) -> Iterator[Figure]:
             f"at least {wanted:g} a minute" + f", {100 * busy:.0f}% busy" * bool(busy),
             rate >= wanted and run.busy >= busy,
         )
-    results = read_class(root / f"phase1-{size}" / "out", course).results
+    results = read_class(GradeStore(root / f"phase1-{size}" / "out"), course).results
     wrong = median(_seconds(each) for each in results if each.score != each.max_score)
     right = median(_seconds(each) for each in results if each.score == each.max_score)
     yield Figure(
@@ -141,7 +142,8 @@ def _cheap(root: Path) -> Iterator[Figure]:
         f"at most {GROWTH:g} MiB more",
         last.memory <= first.memory + GROWTH,
     )
-    took = seconds(lambda: write_class(root / f"cheap-{last.size}" / "out", course))
+    out = root / f"cheap-{last.size}" / "out"
+    took = seconds(lambda: write_class(GradeStore(out), course))
     yield Figure(
         f"gradebook of {last.size}", f"{took:.2f} s", "", None,
         f"under {GRADEBOOK_SECONDS:g} s", took < GRADEBOOK_SECONDS,

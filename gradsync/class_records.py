@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from gradsync.records import Diagnosis, GradeStatus, Status
+from gradsync.records import GradeStatus, Verdict
 
 # "not-graded": handed in, but its run was stopped, or its shard is missing.
 # "missing": on the roster, but nothing was handed in.
@@ -42,18 +42,18 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
-class TestResult:
-    """A test in a report.json."""
+class Facts:
+    """What a download says about a submission, and no report contains."""
 
-    __test__ = False  # pytest must not collect it
-
-    id: str
-    exercise: str
-    points: float
-    max_points: float
-    status: Status
-    message: str
-    diagnosis: Diagnosis | None = None
+    submission: str  # its name, as in its report
+    learner: str  # the name in the gradebook; several attempts share it
+    names: tuple[str, ...] = ()  # ids, addresses or names that the roster may have for the learner
+    handed_in: datetime | None = None  # with a time zone
+    attempt: int | None = None  # from 1, if there are several
+    attempts: int = 1
+    notes: tuple[str, ...] = ()
+    counts: bool = True  # False: a later download no longer has this attempt
+    graded: bool = False  # it has, or had, a report
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Result:
     max_score: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)  # after overrides
     exercises: tuple[ExerciseResult, ...] = ()
-    tests: tuple[TestResult, ...] = ()
+    tests: tuple[Verdict, ...] = ()
     person: Person | None = None  # if the roster names one
     seconds: float | None = None  # of grading
     handed_in: datetime | None = None
@@ -101,6 +101,11 @@ class Result:
         excused = {e.exercise for e in self.exercises if e.override and e.points >= e.max_points}
         mistakes = (test for test in self.tests if test.exercise not in excused)
         return next((test.diagnosis.code for test in mistakes if test.diagnosis), "")
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether overrides or lateness decide the score, not the tests alone."""
+        return self.score is not None and bool(self.overrides or self.days_late)
 
     @property
     def overrides(self) -> tuple[Override, ...]:

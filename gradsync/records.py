@@ -2,19 +2,19 @@
 
 All other parts of the package create or read these records: ranks make an `Observation` from
 `Event`s, `gradsync.testing.rules` makes a `Diagnosis` from it, the pytest plugin a `Verdict`, and
-grading a `Report`, whose line in the gradebook is a `Grade`.
+grading a `Report`, which a folder of grades keeps as `report.json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
 
 Status = Literal[
     "passed", "failed", "error", "deadlock", "timeout", "crashed", "missing", "unfinished"
 ]
-STATUSES: tuple[Status, ...] = get_args(Status)
 EventKind = Literal["enter", "wait", "go_on", "exit"]
 GradeStatus = Literal["graded", "unreadable", "grader-failed"]
 FIRST_PHASE = "phase1"  # each course has it; commands assume it for an exercise without a phase
@@ -155,7 +155,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The results of all tests on a submission."""
+    """The results of all tests on a submission, or the reason why the grader failed."""
 
     submission: str
     seed: int
@@ -164,6 +164,9 @@ class Report:
     notes: tuple[str, ...] = ()  # on refused, ignored and missing files, one line each
     command: str = "gradsync grade"  # followed by the seed, it repeats the report
     origin: Origin | None = None  # None: a report that is shown but not stored
+    graded_at: datetime | None = None
+    problem: str = ""  # why the grader failed; then there are no verdicts
+    traceback: str = ""  # if the problem was unexpected
 
     @property
     def score(self) -> float:
@@ -173,17 +176,20 @@ class Report:
     def max_score(self) -> float:
         return sum(verdict.max_points for verdict in self.verdicts)
 
-    def of_phase(self, phase: str) -> tuple[Verdict, ...]:
-        """The verdicts of a phase, such as "phase1"."""
-        return tuple(v for v in self.verdicts if v.exercise.startswith(phase + "/"))
+    @property
+    def status(self) -> GradeStatus:
+        """Whether there is a grade: "unreadable" if no file of the submission could be read."""
+        if self.problem:
+            return "grader-failed"
+        nothing_there = all(verdict.status == "missing" for verdict in self.verdicts)
+        is_refused = any(note.startswith("unreadable:") for note in self.notes)
+        return "unreadable" if nothing_there and is_refused else "graded"
 
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """A submission's line in the gradebook, without numbers if the grader failed."""
-
-    submission: str
-    status: GradeStatus
-    score: float | None = None
-    max_score: float | None = None
-    phases: Mapping[str, float] = field(default_factory=dict)  # the points of each phase
+    @property
+    def phases(self) -> dict[str, float]:
+        """The points of each phase, such as "phase1"."""
+        points: dict[str, float] = {}
+        for verdict in self.verdicts:
+            phase = verdict.exercise.partition("/")[0]
+            points[phase] = points.get(phase, 0.0) + verdict.points
+        return points

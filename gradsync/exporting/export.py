@@ -16,7 +16,7 @@ from gradsync.exporting.containers import gradescope_autograder, prairielearn_im
 from gradsync.exporting.formats import Format
 from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.classes.results import read_class
-from gradsync.grading.output_files import GRADEBOOK, folder_name
+from gradsync.grading.store import GRADEBOOK, GradeStore, folder_name
 from gradsync.reports.exports import (
     actions,
     canvas,
@@ -73,7 +73,7 @@ def export(
         return _similarity(out, course, into)
     if not out.is_dir():
         raise UnusableInput(f"{out} is not a folder of grades. `gradsync grade --out` writes one.")
-    data = read_class(out, course)
+    data = read_class(GradeStore(out), course)
     target = into or out / EXPORTS / to
     if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
         write_atomically(target, gradescope_autograder(course, _phases(data, course)))

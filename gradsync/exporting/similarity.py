@@ -13,7 +13,7 @@ from gradsync.course.catalogue import Course
 from gradsync.course.release.contents import template_of
 from gradsync.grading.classes.entries import Entry, entries_at
 from gradsync.grading.imports.bulk import unpacked
-from gradsync.grading.output_files import folder_name
+from gradsync.grading.store import folder_name
 from gradsync.reports.exports import sheets
 from gradsync.reports.gradebook import cell
 from gradsync.submission import Submission

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,10 +73,6 @@ def grade(
         verdicts=_in_order(collector.verdicts, needs),
         notes=submission.notes,
     )
-
-
-def draw_seed() -> int:
-    return secrets.randbelow(2**48)  # too many for a rank to guess the seed by trying
 
 
 def _launcher_option(launcher: LauncherName | None) -> list[str]:

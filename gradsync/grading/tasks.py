@@ -5,16 +5,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 
 from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
+from gradsync.grading.pages import page_of
 from gradsync.grading.processes.pool import in_pool
 from gradsync.ranks.host.launchers.choice import LauncherName
-from gradsync.records import Grade, Origin, Report
-from gradsync.reports import html, machine, summary
+from gradsync.records import Origin, Report
 from gradsync.submission import Submission
 
 
@@ -41,19 +42,14 @@ class GradingTask:
     submission: Submission
     command: str  # repeats the grade if a seed is appended
     conditions: Conditions
-    with_report: bool = False  # also return the report, which is large
 
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """A grade and its files as texts, or the reason why the grader failed."""
+    """A report, and its page, which is drawn where the submission was graded."""
 
-    grade: Grade
-    page: str = ""
-    content: str = ""  # report.json
-    report: Report | None = None
-    problem: str = ""
-    traceback: str = ""  # if the problem was unexpected
+    report: Report
+    page: str = ""  # without a page if the grader failed
 
 
 Perform = Callable[[Iterator[GradingTask]], Iterator[tuple[GradingTask, Graded | None]]]
@@ -83,21 +79,22 @@ def do(task: GradingTask) -> Graded:
             launcher=launcher,
             parallel=conditions.parallel,
         )
-        report = replace(report, command=task.command, origin=conditions.origin(submission))
-        return Graded(
-            grade=summary.grade(report),
-            page=html.render(report, guide_texts(conditions.course)),
-            content=machine.render(report),
-            report=report if task.with_report else None,
+        report = replace(
+            report,
+            command=task.command,
+            origin=conditions.origin(submission),
+            graded_at=datetime.now(timezone.utc),
         )
+        return Graded(report, page_of(report, guide_texts(conditions.course)))
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return failed(submission.name, problem)
 
 
 def failed(name: str, problem: Exception) -> Graded:
     """Return the result for a submission on which the grader failed."""
-    grade = Grade(name, "grader-failed")
+    report = Report(name, seed=0, seconds=0.0, verdicts=(), graded_at=datetime.now(timezone.utc))
     if isinstance(problem, GraderError):
-        return Graded(grade, problem=str(problem) or "the grader failed")
+        return Graded(replace(report, problem=str(problem) or "the grader failed"))
     text = f"{type(problem).__name__}: {problem}"
-    return Graded(grade, problem=text, traceback="".join(traceback.format_exception(problem)))
+    lines = traceback.format_exception(problem)
+    return Graded(replace(report, problem=text, traceback="".join(lines)))

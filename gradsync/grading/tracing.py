@@ -1,12 +1,16 @@
-"""Observe a few steps of a learner's trainer on N ranks."""
+"""Observe a few steps of a learner's trainer on N ranks, and draw them."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from gradsync.course import whole_files
 from gradsync.course.catalogue import Course
 from gradsync.course.support import TRACED, command_module, support_of
 from gradsync.grading.suite.suite_ranks import unsuite_ranks
 from gradsync.ranks import RankFailure
 from gradsync.records import Observation
+from gradsync.reports.timeline import chrome_trace, overlap
 from gradsync.submission import Submission
 from gradsync.temporary_folders import unpacked
 
@@ -30,3 +34,12 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
             return ranks(probe.run, world_size, timeout=SECONDS, **probe.inputs_of(world_size))
         except RankFailure as failed:
             return failed.observation
+
+
+def write_trace(seen: Observation, out: Path) -> tuple[Path, Path]:
+    """Write a run as a picture, `out`.svg, and as a trace for Perfetto, `out`.json."""
+    picture, trace = (out.with_name(out.name + ending) for ending in (".svg", ".json"))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    whole_files.write_whole(picture, overlap.render(seen.events, seen.world_size).encode())
+    whole_files.write_whole(trace, chrome_trace.render(seen.events, seen.world_size).encode())
+    return picture, trace

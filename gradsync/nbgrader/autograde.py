@@ -7,11 +7,14 @@ writes the outputs of the grading cells: nothing in the notebook can change them
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbformat import NotebookNode, v4
 from nbgrader import utils
 from nbgrader.api import Gradebook
@@ -20,18 +23,19 @@ from traitlets import Bool
 
 from gradsync.course.catalogue import find_course
 from gradsync.errors import GraderError, SandboxError
-from gradsync.nbgrader.grading_folder import GradingFolder
-from gradsync.nbgrader.marking import FAILURES, Marking
-from gradsync.nbgrader.marks import Mark, Marks
-from gradsync.nbgrader.rebuilding import rebuilt
-from gradsync.nbgrader.released import markdown_of, released
+from gradsync.nbgrader.marking import FAILURES, Marking, by_exercise, scaled, store_of
+from gradsync.nbgrader.rebuilding import Notebook, Released, rebuilt
 from gradsync.nbgrader.source.assignment import exercise_of
 from gradsync.nbgrader.submitted import cells_of
+from gradsync.records import Report
+from gradsync.reports import terminal
+from gradsync.reports.notebook import cell as fragment
 from gradsync.reports.text import printable
 from gradsync.text import full_stop
 
 Converted = tuple[NotebookNode, dict[str, Any]]
 atexit.register(gc.freeze)  # otherwise garbage collection takes seconds for torch's objects
+SEED_SECONDS = 60.0  # to wait for another program that draws the seed
 NO_SANDBOX = "c.GradeSubmission.sandboxed = False"
 
 
@@ -52,8 +56,7 @@ class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
         """
         student, notebook = (resources["nbgrader"][name] for name in ("student", "notebook"))
         try:
-            marks = self._marks(nb, **_names(resources))
-            _write_outputs(nb, marks)
+            _write_outputs(nb, self._reports(nb, **_names(resources)))
         except FAILURES as problem:
             hint = f" Or set `{NO_SANDBOX}`." if isinstance(problem, SandboxError) else ""
             text = (
@@ -62,21 +65,27 @@ class GradeSubmission(NbGraderPreprocessor):  # type: ignore[misc]
             raise GraderError(text) from problem
         return nb, resources
 
-    def _marks(self, nb: NotebookNode, student: str, assignment: str, notebook: str) -> Marks:
+    def _reports(
+        self, nb: NotebookNode, student: str, assignment: str, notebook: str
+    ) -> dict[str, Report]:
+        """Return a report on each exercise of a notebook."""
         here = Path.cwd()  # nbgrader converts in the root of the course
-        folder = GradingFolder.of(here, assignment)
+        store = store_of(here, assignment)
+        with contextlib.nullcontext() if store.seed is not None else store.locked(SEED_SECONDS):
+            seed = store.settle_seed()  # several programs may run, but one draws the seed
         marking = Marking(
             course=find_course(here),
-            folder=folder,
-            seed=folder.seed(),
+            folder=store.folder,
+            seed=seed,
             sandboxed=self.sandboxed,
             command=f"gradsync nbgrade . {assignment}",
         )
-        marks: dict[str, Mark] = {}
+        reports: dict[str, Report] = {}
         cells = cells_of(nb.cells)
         for phase in phases_of([cell.source for cell in _graded(nb)]):
-            marks |= marking.marks(student, notebook, cells, phase)
-        return marks
+            report = marking.report(student, notebook, cells, phase)
+            reports |= by_exercise(replace(report, submission=student))
+        return reports
 
 
 class RebuildNotebook(NbGraderPreprocessor):  # type: ignore[misc]
@@ -125,18 +134,51 @@ def _graded(nb: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in cells if not utils.is_solution(cell)]  # a person grades these
 
 
-def _write_outputs(nb: NotebookNode, marks: Marks) -> None:
+def _write_outputs(nb: NotebookNode, reports: Mapping[str, Report]) -> None:
     for cell in nb.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     for cell in _graded(nb):
         exercise = exercise_of(cell.source) or ""
-        if exercise not in marks:
+        if exercise not in reports:
             raise GraderError(f"the suite has no test for {exercise}")
-        mark = marks[exercise]
-        points = mark.scaled(float(cell.metadata.nbgrader["points"]))
-        shown = {"text/html": mark.page, "text/plain": mark.text}
+        report = reports[exercise]
+        points = scaled(report, float(cell.metadata.nbgrader["points"]))
+        shown = {"text/html": fragment.render(report), "text/plain": terminal.render(report)}
         cell.outputs = [
             v4.new_output("display_data", data=shown),
             v4.new_output("execute_result", data={"text/plain": repr(points)}),
         ]
+
+
+def released(gradebook: Gradebook, notebook: str, assignment: str) -> Notebook:
+    """Return the cells of a notebook as they were released, by name, in order."""
+    known = gradebook.find_notebook(notebook, assignment)
+    points = {cell.name: cell.max_score for cell in (*known.grade_cells, *known.task_cells)}
+    graded = {cell.name for cell in known.grade_cells}
+    solutions = {cell.name for cell in known.solution_cells}
+    tasks = {cell.name for cell in known.task_cells}
+    cells = {}
+    for cell in known.source_cells:
+        about: dict[str, Any] = {
+            "grade": cell.name in graded,
+            "solution": cell.name in solutions,
+            "task": cell.name in tasks,
+            "locked": cell.locked,
+            "grade_id": cell.name,
+            "checksum": cell.checksum,
+            "cell_type": cell.cell_type,
+            "schema_version": 3,
+        }
+        if cell.name in points:
+            about["points"] = points[cell.name]
+        cells[cell.name] = Released(cell.cell_type, cell.source, about)
+    return cells
+
+
+def markdown_of(path: Path) -> frozenset[str]:
+    """Return the markdown cells of the course's source notebook, or none without the file."""
+    if not path.is_file():
+        return frozenset()
+    cells = nbformat.read(path, as_version=4).cells
+    return frozenset(cell.source for cell in cells if cell.cell_type == "markdown")

@@ -22,9 +22,8 @@ from nbgrader.preprocessors import Execute
 from sqlalchemy.exc import SAWarning
 from traitlets.utils.importstring import import_item
 
-from gradsync.nbgrader.autograde import GradeSubmission
+from gradsync.nbgrader.autograde import GradeSubmission, released
 from gradsync.nbgrader.rebuilding import Notebook
-from gradsync.nbgrader.released import released
 from gradsync.submission import SubmissionError
 
 SQLITE = "sqlite:///"

@@ -1,4 +1,4 @@
-"""Grade submitted notebooks, or reuse their marks if nothing has changed."""
+"""Grade submitted notebooks into a store, or reuse its reports if nothing has changed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from gradsync.course.catalogue import Audience, Course, CourseError
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading.fingerprint import course_digest, submission_digest
 from gradsync.grading.grade import grade
-from gradsync.nbgrader.grading_folder import GradingFolder
-from gradsync.nbgrader.marks import Marks, marks_of
+from gradsync.grading.store import GradeStore, folder_name
 from gradsync.nbgrader.rebuilding import Notebook, rebuilt
 from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import Cell
@@ -22,8 +21,10 @@ from gradsync.notebook.definitions.locations import relocate
 from gradsync.ranks import LauncherError
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import sandbox
-from gradsync.records import Origin
+from gradsync.records import Origin, Report
+from gradsync.reports.summary import exercises
 
+HIDDEN = ".gradsync"  # beside nbgrader's gradebook
 # Reasons why a submission is not graded that are not the learner's fault.
 FAILURES = (CourseError, GraderError, LauncherError, SandboxError, OSError)
 
@@ -33,15 +34,15 @@ class Marking:
     """The settings for grading the notebooks of an assignment."""
 
     course: Course
-    folder: GradingFolder
+    folder: Path  # of the store
     seed: int
     sandboxed: bool
     command: str  # repeats the grade, with the seed appended
     parallel: int | None = None  # tests at a time; None: as many as the machine can run
-    fresh: bool = False  # reuse no marks
+    fresh: bool = False  # reuse no reports
 
-    def marks(self, student: str, notebook: str, cells: Sequence[Cell], phase: str) -> Marks:
-        """Return the marks of the exercises of a phase, given the cells of a notebook.
+    def report(self, student: str, notebook: str, cells: Sequence[Cell], phase: str) -> Report:
+        """Return the report on the exercises of a phase, given the cells of a notebook.
 
         Raises:
             CourseError: the course has no tests for the phase.
@@ -49,13 +50,12 @@ class Marking:
             LauncherError: the ranks could not be started.
             SandboxError: a sandbox is required, but this machine has none.
         """
-        submission, files = submission_of(student, cells, self.course, phase)
-        made_by = self.course_digest(phase)
-        origin = Origin(submission_digest(submission), made_by, self.sandboxed)
-        name = f"{notebook}.{phase}"
-        known = None if self.fresh else self.folder.read(student, name, origin, self.seed)
-        if known is not None:
-            return known
+        name = f"{student}/{notebook}/{phase}"
+        submission, files = submission_of(name, cells, self.course, phase)
+        origin = Origin(submission_digest(submission), self.course_digest(phase), self.sandboxed)
+        store = GradeStore(self.folder)
+        if not self.fresh and store.reusable(name, origin, self.seed):
+            return store.report(folder_name(name))
         if self.sandboxed:
             sandbox.check(self.course.root)
         launcher: LauncherName | None = "sandbox" if self.sandboxed else None
@@ -69,9 +69,8 @@ class Marking:
             parallel=self.parallel,
         )
         report = replace(relocate(report, files), command=self.command, origin=origin)
-        made = marks_of(report)
-        self.folder.write(student, name, made, origin, self.seed)
-        return made
+        store.save(report)
+        return report
 
     def course_digest(self, phase: str) -> str:
         """Return the digest of everything that affects grades of a phase.
@@ -104,7 +103,7 @@ class MarkingTask:
 
 
 def mark(task: MarkingTask) -> str:
-    """Grade a learner's notebooks and keep the marks; return the problem, "" for none."""
+    """Grade a learner's notebooks into the store; return the problem, "" for none."""
     for notebook in task.notebooks:
         path = notebook.path
         try:
@@ -113,9 +112,33 @@ def mark(task: MarkingTask) -> str:
                 submitted = nbformat.read(path, as_version=4).cells
             cells = cells_of(rebuilt(submitted, notebook.released, ())[0].cells)
             for phase in notebook.phases:
-                task.marking.marks(task.student, path.stem, cells, phase)
+                task.marking.report(task.student, path.stem, cells, phase)
         except FAILURES as problem:
             return str(problem)
         except Exception as problem:  # noqa: BLE001 - a notebook may contain anything
             return f"{path.name} can't be read as a notebook ({type(problem).__name__}: {problem})"
     return ""
+
+
+def store_of(course_folder: Path, assignment: str) -> GradeStore:
+    """Return the store of an assignment. Learners must not be able to write to it."""
+    return GradeStore(course_folder / HIDDEN / folder_name(assignment))
+
+
+def by_exercise(report: Report) -> dict[str, Report]:
+    """Return the report on each exercise alone, as its grading cell shows it."""
+    return {
+        each.id: replace(
+            report,
+            verdicts=each.verdicts,
+            seconds=sum(verdict.seconds for verdict in each.verdicts),
+        )
+        for each in exercises(report)
+    }
+
+
+def scaled(report: Report, most: float) -> float:
+    """Return the points of a report on a scale to `most`, the maximum of the grading cell."""
+    if not report.max_score:
+        return 0.0
+    return min(report.score * (most / report.max_score), most)

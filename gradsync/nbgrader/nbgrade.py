@@ -1,8 +1,8 @@
 """Autograde an nbgrader class, several learners at a time, into one gradebook.
 
-Tests take most of the time. They run in separate processes, which write the marks to files. Only
-this process then runs nbgrader's autograde, which is quick when the marks exist. So the gradebook
-has only one writer and is never locked.
+Tests take most of the time. They run in separate processes, which store the reports. Only this
+process then runs nbgrader's autograde, which is quick when the reports exist. So the gradebook has
+only one writer and is never locked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,14 +20,15 @@ from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading.processes.jobs import parallel_tests
 from gradsync.grading.processes.pool import in_pool
+from gradsync.grading.store import GradeStore
 from gradsync.nbgrader.autograde import NO_SANDBOX, phases_of
 from gradsync.nbgrader.course_folder import NbCourse
-from gradsync.nbgrader.grading_folder import GradingFolder
-from gradsync.nbgrader.marking import Marking, MarkingTask, Submitted, mark
+from gradsync.nbgrader.marking import Marking, MarkingTask, Submitted, mark, store_of
 from gradsync.nbgrader.rebuilding import Notebook
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
 
+DONE = ".autograded.json"  # in the store: which submissions nbgrader has autograded
 KILLED = "the process that graded it was killed. If memory ran out, use a smaller --jobs."
 
 
@@ -71,27 +72,29 @@ def nbgrade(
         course = find_course(nbcourse.root)
         if nbcourse.sandboxed:
             _check_sandbox(course)
-        grading = GradingFolder.of(nbcourse.root, assignment)
-        with grading.alone():
-            grading.remove_leftovers()
+        store = store_of(nbcourse.root, assignment)
+        with store.locked():
+            store.remove_leftovers()
             marking = Marking(
                 course=course,
-                folder=grading,
-                seed=grading.seed(seed),
+                folder=store.folder,
+                seed=store.settle_seed(seed),
                 sandboxed=nbcourse.sandboxed,
                 command=f"gradsync nbgrade . {assignment}",
                 parallel=parallel_tests(jobs),
                 fresh=fresh,
             )
-            yield from _Class(nbcourse, marking).outcomes(submissions, jobs)
+            yield from _Class(nbcourse, marking, store).outcomes(submissions, jobs)
 
 
 class _Class:
     """The submissions of an assignment."""
 
-    def __init__(self, nbcourse: NbCourse, marking: Marking) -> None:
+    def __init__(self, nbcourse: NbCourse, marking: Marking, store: GradeStore) -> None:
         self._nbcourse = nbcourse
         self._marking = marking
+        self._store = store
+        self._done = _read_done(store)  # by learner, the digest of what nbgrader has autograded
         self._notebooks = nbcourse.notebooks()
         self._phases = {name: _phases(self._notebooks[name]) for name in self._notebooks}
         phases = sorted({phase for phases in self._phases.values() for phase in phases})
@@ -114,14 +117,13 @@ class _Class:
     def _outcome(self, student: str, problem: str, digests: Mapping[str, str]) -> AutogradeOutcome:
         if problem:
             return AutogradeOutcome(student, "failed", self._total, problem=problem)
-        folder = self._marking.folder
-        folder.set_done(student, "")  # until nbgrader has written everything
+        self._set_done(student, "")  # until nbgrader has written everything
         problem, warnings = self._nbcourse.autograde(student)
         if problem:
             return AutogradeOutcome(
                 student, "failed", self._total, problem=problem, warnings=tuple(warnings)
             )
-        folder.set_done(student, digests[student])
+        self._set_done(student, digests[student])
         points, most = self._nbcourse.scored().get(student, (0.0, 0.0))
         return AutogradeOutcome(
             student, "graded", self._total, points, most, warnings=tuple(warnings)
@@ -141,9 +143,11 @@ class _Class:
         written = self._nbcourse.autograded_folder(student)
         names = [notebook.path.name for notebook in self._submitted(folder)]
         is_written = all((written / name).is_file() for name in names)
-        return (
-            not self._marking.fresh and is_written and self._marking.folder.is_done(student, digest)
-        )
+        return not self._marking.fresh and is_written and self._done.get(student) == digest
+
+    def _set_done(self, student: str, digest: str) -> None:
+        self._done[student] = digest
+        self._store.write(DONE, json.dumps(self._done))
 
     def _submitted(self, folder: Path) -> tuple[Submitted, ...]:
         """Return the submitted notebooks; nbgrader gives missing ones no points."""
@@ -152,6 +156,12 @@ class _Class:
             for name, released in self._notebooks.items()
         ]
         return tuple(notebook for notebook in found if notebook.path.is_file())
+
+
+def _read_done(store: GradeStore) -> dict[str, str]:
+    with suppress(ValueError):  # it is damaged
+        return dict(json.loads(store.read_text(DONE) or "{}"))
+    return {}
 
 
 def _phases(notebook: Notebook) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from gradsync.course.catalogue import Audience, Course, CourseError, Exercise, find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading import grade as grading
+from gradsync.grading.store import draw_seed
 from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.definitions.locations import relocate
 from gradsync.notebook.hand_in import hand_in
@@ -137,7 +138,7 @@ def _run(
                 files.submission,
                 course,
                 phases=[exercise.phase],
-                seed=grading.draw_seed() if seed is None else seed,
+                seed=draw_seed() if seed is None else seed,
                 audience=audience,
                 exercises=[exercise.id],
                 launcher=launcher,

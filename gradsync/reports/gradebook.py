@@ -1,7 +1,6 @@
 """Render gradebook.csv, with one line for each submission of a class.
 
-A line is kept as it was read only if its submission has no report any more: all others are made
-from the reports. Points are corrected in overrides.csv.
+It is never read: points are corrected in overrides.csv.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from io import StringIO
 from typing import Any
 
 from gradsync.class_records import Override, Result
-from gradsync.errors import UnusableInput
 from gradsync.reports.text import amount, printable
 
 ENCODING = "utf-8-sig"  # with a byte order mark: without it, Excel shows wrong letters for umlauts
@@ -36,54 +34,21 @@ _UNSEEN = ("Cc", "Cf", "Zl", "Zp", "Zs")
 _LINE_BREAK = re.compile(r"[\r\n]+")
 
 
-class NoGradebook(UnusableInput):
-    """A text is not the CSV of a gradebook."""
-
-    def __init__(self, found: str) -> None:
-        super().__init__(
-            f"gradebook.csv can't be read ({found}). Move it away, or choose another folder with "
-            "--out."
-        )
-
-
-def render(
-    results: Iterable[Result],
-    phases: Sequence[str],
-    exercises: Sequence[str] = (),
-    previous: str = "",
-) -> str:
+def render(results: Iterable[Result], phases: Sequence[str], exercises: Sequence[str] = ()) -> str:
     """Return the gradebook as CSV, sorted by submission, for a file encoded as `ENCODING`.
 
     Args:
-        results: each replaces the line of its submission, or adds one.
+        results: the results, one for each line.
         phases: all phases of the course, which have a column each.
         exercises: ids of the exercises that have a column each.
-        previous: the gradebook so far; its lines of other submissions are kept.
-
-    Raises:
-        NoGradebook: `previous` can't be read.
     """
-    columns = (*_columns(phases), *exercises, *DETAILS)
-    lines = _rows(previous, phases)
-    rows = {name: row for name, row in lines.items() if row["status"] not in WITHOUT_REPORT}
-    for result in results:
-        name = cell(result.submission)
-        if result.status != "not-graded" or name not in rows:  # its report may have been removed
-            rows[name] = _row(result, phases, exercises)
     text = StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+    columns = (*NUMBERS, *phases, "status", *exercises, *DETAILS)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(row for _, row in sorted(rows.items()))
+    rows = (_row(result, phases, exercises) for result in results)
+    writer.writerows(sorted(rows, key=lambda row: row["submission"]))
     return text.getvalue()
-
-
-def statuses(previous: str, phases: Sequence[str]) -> dict[str, str]:
-    """Return the status of each line of a gradebook, by the name as `cell` writes it.
-
-    Raises:
-        NoGradebook: it can't be read.
-    """
-    return {name: row["status"] for name, row in _rows(previous, phases).items()}
 
 
 def cell(text: str) -> str:
@@ -93,31 +58,6 @@ def cell(text: str) -> str:
         c for c in unicodedata.normalize("NFKC", line) if unicodedata.category(c) not in _UNSEEN
     )
     return "'" + line if next(seen, "").startswith(_FORMULA) else line
-
-
-def _columns(phases: Iterable[str]) -> tuple[str, ...]:
-    return (*NUMBERS, *phases, "status")
-
-
-def _rows(text: str, phases: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the lines of a gradebook by name; new columns have empty cells."""
-    if not text.strip():
-        return {}
-    try:
-        reader = csv.DictReader(StringIO(text, newline=""))
-        if not _is_header(tuple(reader.fieldnames or ()), phases):
-            raise NoGradebook(f"its first line is {text.splitlines()[0][:80]!r}")
-        rows = [{str(name): row[name] for name in row if name} for row in reader]
-    except csv.Error as problem:
-        raise NoGradebook(str(problem)) from None
-    return {row["submission"] or "": row for row in rows}
-
-
-def _is_header(names: tuple[str, ...], phases: Sequence[str]) -> bool:
-    """Return whether these are the columns of a gradebook of this course, or of fewer phases."""
-    known = [phase for phase in phases if phase in names]
-    columns = _columns(known)
-    return names[: len(columns)] == columns
 
 
 def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dict[str, Any]:

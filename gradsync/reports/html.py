@@ -8,14 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradsync.class_records import Result
 from gradsync.records import Report
 from gradsync.reports import summary
 from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.templating import template
 
 
-def render(report: Report, guides: Sequence[GuideText] = ()) -> str:
-    """Return the report as an HTML page, with the sections of the guides that it refers to."""
+def render(
+    report: Report,
+    guides: Sequence[GuideText] = (),
+    result: Result | None = None,
+    made_from: str = "",
+) -> str:
+    """Return the report as an HTML page, with the sections of the guides that it refers to.
+
+    Args:
+        report: the report.
+        guides: all guides of the course.
+        result: the result in the class, if overrides or lateness may have changed the points.
+        made_from: a digest that the page keeps, to see later whether it is up to date.
+    """
     exercises, problems = summary.exercises(report), summary.problems(report)
     unfinished = summary.unfinished(report)
     verdicts = [verdict for problem in problems for verdict in problem.verdicts]
@@ -24,6 +37,8 @@ def render(report: Report, guides: Sequence[GuideText] = ()) -> str:
     share = report.score / report.max_score if report.max_score > 0 else 0.0
     return _PAGE.render(
         report=report,
+        corrected=result if result and result.is_corrected else None,
+        made_from=made_from,
         percent=round(100 * min(max(share, 0.0), 1.0), 1),
         standing=summary.standing(report),
         files=summary.by_file(report),
@@ -34,7 +49,7 @@ def render(report: Report, guides: Sequence[GuideText] = ()) -> str:
         read=sections(guides, wanted),
         scripts=["page.js"],
         repeat=summary.repeat_command(report),
-        unreadable=summary.is_unreadable(report),
+        unreadable=report.status == "unreadable",
     )
 
 

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
-from gradsync.records import FIRST_PHASE, Grade, Printed, Report, Status, Verdict
-from gradsync.reports.text import finite, printable, slug
+from gradsync.records import FIRST_PHASE, Printed, Report, Status, Verdict
+from gradsync.reports.text import printable, slug
 from gradsync.text import counted, ranks_text
 
 _NAMED = 3  # exercises of a problem that are named; more are only counted
@@ -134,27 +134,9 @@ def problems(report: Report) -> list[Problem]:
     return [Problem(verdicts) for verdicts in groups]
 
 
-def is_unreadable(report: Report) -> bool:
-    """Return whether no file of the submission could be read, so nothing was graded."""
-    nothing_there = all(verdict.status == "missing" for verdict in report.verdicts)
-    return nothing_there and any(note.startswith("unreadable:") for note in report.notes)
-
-
-def grade(report: Report) -> Grade:
-    """Return the report's line in the gradebook, with rounded numbers."""
-    phases = dict.fromkeys(v.exercise.partition("/")[0] for v in report.verdicts)
-    return Grade(
-        submission=report.submission,
-        status="unreadable" if is_unreadable(report) else "graded",
-        score=finite(report.score),
-        max_score=finite(report.max_score),
-        phases={phase: finite(sum(v.points for v in report.of_phase(phase))) for phase in phases},
-    )
-
-
 def standing(report: Report) -> str:
     """Return a sentence on the state of the submission."""
-    if is_unreadable(report):
+    if report.status == "unreadable":
         return "Nothing could be read, so nothing was graded."
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)

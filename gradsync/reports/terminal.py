@@ -18,7 +18,6 @@ from gradsync.reports.summary import (
     by_file,
     guide,
     hint_command,
-    is_unreadable,
     paragraphs,
     printed_by,
     problems,
@@ -74,7 +73,7 @@ def _parts(report: Report, with_points: bool) -> Iterator[RenderableType]:
         yield from (Text("note: " + printable(note), style="yellow") for note in report.notes)
         yield ""
     yield standing(report) if with_points else visible_standing(report)
-    if not is_unreadable(report):
+    if report.status != "unreadable":
         yield from _graded(report, with_points)
     yield ""
     yield Text.assemble(("To repeat this run: ", "dim"), repeat_command(report))

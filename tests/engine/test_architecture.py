@@ -128,7 +128,7 @@ def test_notebook_definitions_import_no_heavy_packages(module):
 
 NBGRADER = {
     f"gradsync.nbgrader.{name}"
-    for name in ("autograde", "course_folder", "released", "source.stubs")
+    for name in ("autograde", "course_folder", "source.stubs")
 }
 
 

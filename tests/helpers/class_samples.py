@@ -14,9 +14,8 @@ from gradsync.class_records import (
     Override,
     Person,
     Result,
-    TestResult,
 )
-from gradsync.records import Diagnosis
+from gradsync.records import Diagnosis, Verdict
 
 EXERCISES = (
     GradedExercise("phase1/PaddedDistributedSampler", "PaddedDistributedSampler", "Data", 10.0),
@@ -32,15 +31,15 @@ MISTAKES = {
 
 def outcome(
     exercise: str, points: float, most: float, code: str = "", status: Any = None, **more: Any
-) -> TestResult:
+) -> Verdict:
     """Return the result of a test, which failed if a mistake's code is given."""
     known = Diagnosis(code, (0, 1), f"This is what {code} means.") if code else None
     status = status or ("failed" if code else "passed")
     fields = {"message": "", "diagnosis": known, **more}
-    return TestResult(f"{exercise}::test", exercise, points, most, status, **fields)
+    return Verdict(f"{exercise}::test", exercise, "a.py", points, most, status, **fields)
 
 
-def result(submission: str, *tests: TestResult, **more: Any) -> Result:
+def result(submission: str, *tests: Verdict, **more: Any) -> Result:
     """Return a graded result with these tests, one for each exercise."""
     exercises = tuple(ExerciseResult(t.exercise, t.points, t.max_points) for t in tests)
     phases: dict[str, float] = {}
@@ -109,7 +108,7 @@ def _exercises(learner: Result, number: int) -> tuple[ExerciseResult, ...]:
     )
 
 
-def _test(exercise: GradedExercise, tests: int, draw: random.Random) -> TestResult:
+def _test(exercise: GradedExercise, tests: int, draw: random.Random) -> Verdict:
     most = exercise.max_points / tests
     chance = draw.random()
     if chance < 0.72:

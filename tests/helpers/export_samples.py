@@ -9,9 +9,8 @@ from gradsync.class_records import (
     Override,
     Person,
     Result,
-    TestResult,
 )
-from gradsync.records import Diagnosis
+from gradsync.records import Diagnosis, Verdict
 
 GRADED_AT = datetime(2026, 11, 3, 9, 30, tzinfo=timezone.utc)
 HANDED_IN = datetime(2026, 11, 2, 23, 59, 1, tzinfo=timezone.utc)
@@ -31,19 +30,26 @@ def result(name, number, **changes):
         ExerciseResult("phase2/ring", 0.0, 1.67),
     )
     tests = (
-        TestResult("phase1/trainer::test_step", "phase1/train_step", 5.0, 5.0, "passed", ""),
-        TestResult("phase1/a::test_ü", "phase1/evaluate", 2.33, 2.33, "passed", ""),
-        TestResult(
+        Verdict("phase1/trainer::test_step", "phase1/train_step", "a.py", 5.0, 5.0, "passed", ""),
+        Verdict("phase1/a::test_ü", "phase1/evaluate", "a.py", 2.33, 2.33, "passed", ""),
+        Verdict(
             "phase1/a::test_b",
             "phase1/evaluate",
+            "a.py",
             0.0,
             1.0,
             "failed",
             "Rank 0: 3 < 4 & 5.\x1b[31m\x00",
             SUM,
         ),
-        TestResult(
-            "phase2/r::test_c", "phase2/ring", 0.0, 1.67, "deadlock", "Rank 1 waits.\nAt a.py:3."
+        Verdict(
+            "phase2/r::test_c",
+            "phase2/ring",
+            "a.py",
+            0.0,
+            1.67,
+            "deadlock",
+            "Rank 1 waits.\nAt a.py:3.",
         ),
     )
     content = {

@@ -16,11 +16,11 @@ from pathlib import Path
 from report_samples import report, verdict
 
 from gradsync.course.catalogue import Course
-from gradsync.grading import output_files, tasks
+from gradsync.grading import store, tasks
 from gradsync.grading.classes import entries, grade_class
 
 ON_FILES = ("open", "os.mkdir", "os.remove", "os.rename")
-KEPT = (grade_class.LOCK, output_files.STATE, output_files.FACTS)
+KEPT = (store.LOCK, store.STATE, store.FACTS)
 graded: list[str] = []
 
 

@@ -23,11 +23,9 @@ def merge_command(
     [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
     [dim]gradsync merge shard-* --out grades[/]               all parts together
     """
-    from gradsync.grading.classes.files import missing_text
-    from gradsync.grading.classes.merging import (
-        merge,  # imports pytest, which `--help` does not need
-    )
-    from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
+    from gradsync.grading.classes.merging import merge  # imports pytest
+    from gradsync.grading.pages import missing_text
+    from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
 
     written = merge(folders, find_course(), out, say)
     print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")

@@ -74,7 +74,7 @@ class Reports:
 
     def end(self, outcome: Outcome) -> None:
         self._stack.close()
-        if outcome.report is None:
+        if outcome.report.problem or not outcome.is_new:
             print(line(outcome))
         else:
             show(terminal.render, outcome.report)
@@ -112,7 +112,7 @@ class Display:
         self._refresh()
 
     def end(self, outcome: Outcome) -> None:
-        self._running.pop(outcome.grade.submission, None)
+        self._running.pop(outcome.report.submission, None)
         self._done += 1
         self._graded += outcome.is_new
         self._latest.append(line(outcome))
@@ -145,10 +145,11 @@ class Display:
 
 def line(outcome: Outcome) -> str:
     """Return a line on an outcome: the score and the page, or a note that there is no grade."""
-    name, grade = printable(outcome.grade.submission), outcome.grade
-    if outcome.problem:
+    report = outcome.report
+    name = printable(report.submission)
+    if report.problem:
         return f"{name}: could not be graded"
     unchanged = "" if outcome.is_new else "unchanged, "
-    unreadable = "could not be read, " if grade.status == "unreadable" else ""
-    score = f"{amount(grade.score or 0.0)} of {amount(grade.max_score or 0.0)} points"
+    unreadable = "could not be read, " if report.status == "unreadable" else ""
+    score = f"{amount(report.score)} of {amount(report.max_score)} points"
     return f"{name}: {score}, {unreadable}{unchanged}{outcome.page}"

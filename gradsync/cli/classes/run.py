@@ -18,8 +18,8 @@ from gradsync.text import counted, in_list, listed
 
 if TYPE_CHECKING:
     from gradsync.grading.classes.entries import Entry
-    from gradsync.grading.classes.files import Written
     from gradsync.grading.classes.grade_class import Execution, Outcome
+    from gradsync.grading.pages import Written
     from gradsync.grading.tasks import Perform
 
 
@@ -60,7 +60,7 @@ def run_class(
                 seed=seed,
                 fresh=fresh,
                 sandboxed=sandboxed,
-                execution=tally.following(Execution(perform, parallel, whole), progress),
+                execution=tally.following(Execution(perform, parallel), progress),
                 members=members,
             )
             _show(outcomes, progress, tally)
@@ -134,9 +134,10 @@ class Tally:
 
     def count(self, outcome: Outcome) -> None:
         """Count an outcome."""
-        if outcome.problem:
-            self.lost.append(printable(outcome.grade.submission))
-        elif outcome.is_new and outcome.grade.status == "unreadable":
+        report = outcome.report
+        if report.problem:
+            self.lost.append(printable(report.submission))
+        elif outcome.is_new and report.status == "unreadable":
             self.unreadable += 1
         elif outcome.is_new:
             self.graded += 1
@@ -157,8 +158,8 @@ class Tally:
 
     def show(self, out: Path, *, page: bool) -> None:
         """Print the counts of submissions, the kept lines and the missing people."""
-        from gradsync.grading.classes.files import missing_text
-        from gradsync.grading.output_files import CLASS_PAGE, GRADEBOOK
+        from gradsync.grading.pages import missing_text
+        from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
         unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
@@ -187,7 +188,6 @@ def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None
     for outcome in outcomes:
         tally.count(outcome)
         progress.end(outcome)
-        if outcome.problem:
-            name = printable(outcome.grade.submission)
-            problem = f"{name} could not be graded: {outcome.problem}"
-            progress.print(f"{outcome.traceback}{problem}")
+        if problem := outcome.report.problem:
+            name = printable(outcome.report.submission)
+            progress.print(f"{outcome.report.traceback}{name} could not be graded: {problem}")

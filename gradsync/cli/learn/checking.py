@@ -73,9 +73,7 @@ def _check(
     course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
 ) -> bool:
     """Run the visible tests and show the reports; return whether all shown tests passed."""
-    from gradsync.grading.grade import (
-        draw_seed,  # imports pytest, which `gradsync --help` does not need
-    )
+    from gradsync.grading.store import draw_seed  # imports packages that `--help` does not need
 
     done = passed = True  # done: all tests of the previous phase passed
     for phase in phases:

@@ -38,9 +38,8 @@ def trace_command(
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
     """
     # These import jinja2, numpy and pytest, which other commands do not need.
-    from gradsync.grading.output_files import write_trace
     from gradsync.grading.suite.verdicts import MissingFile
-    from gradsync.grading.tracing import trace
+    from gradsync.grading.tracing import trace, write_trace
     from gradsync.reports.timeline import spans
 
     course = find_course()

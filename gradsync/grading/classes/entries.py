@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from gradsync.class_records import Facts
 from gradsync.course.catalogue import Course
-from gradsync.grading.classes.facts import Facts
 from gradsync.grading.classes.roster import Roster, roster_of
 from gradsync.grading.imports.attempts import Keep, attempts, by_name, found_at
 from gradsync.grading.imports.handed_in import HandedIn
-from gradsync.grading.output_files import folder_name
+from gradsync.grading.store import folder_name
 from gradsync.reports import gradebook
 from gradsync.reports.text import carriable
 from gradsync.submission import (

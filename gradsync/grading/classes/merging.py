@@ -12,28 +12,12 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
-from gradsync.grading.classes import facts
 from gradsync.grading.classes.entries import Entry
-from gradsync.grading.classes.files import Written, write_class
-from gradsync.grading.classes.grade_class import lock_folder
-from gradsync.grading.classes.overrides import OVERRIDES, merged_overrides
-from gradsync.grading.output_files import (
-    FACTS,
-    FAILURE,
-    PAGE,
-    REPORT,
-    ROSTER,
-    STATE,
-    grade_folders,
-    kept_seed,
-    read_failure,
-    remove_leftovers,
-    write_whole,
-)
-from gradsync.reports import stored
+from gradsync.grading.classes.overrides import merged_overrides
+from gradsync.grading.pages import Written, write_class
+from gradsync.grading.store import OVERRIDES, ROSTER, SEED_BYTES, STATE, GradeStore
+from gradsync.records import Report
 from gradsync.submission.contents import listing
-
-SEED_BYTES = 6  # as in a randomly drawn seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,80 +68,65 @@ def merge(
     Raises:
         UnusableInput: a folder has no grades, is used by a grader, or a table in it is unusable.
     """
-    for folder in folders:
-        if not (folder / STATE).is_file():
-            raise UnusableInput(f"{folder} is not a folder of grades: it has no {STATE}.")
+    stores = {folder.resolve(): GradeStore(folder) for folder in (*folders, out)}
+    target = stores.pop(out.resolve())
+    sources = list(stores.values())
+    for store in (GradeStore(folder) for folder in folders):
+        if store.seed is None:
+            raise UnusableInput(f"{store.folder} is not a folder of grades: it has no {STATE}.")
     with ExitStack() as stack:
-        for folder in dict.fromkeys(path.resolve() for path in (*folders, out)):
-            stack.enter_context(lock_folder(folder))
-        remove_leftovers(out)
-        sources = [folder for folder in folders if folder.resolve() != out.resolve()]
-        older = [name for folder in sources for name in _copy_grades(folder, out)]
+        for store in (*sources, target):
+            stack.enter_context(store.locked())
+        target.remove_leftovers()
+        older = {name for source in sources for name in _copy_grades(source, target)}
         if older:
-            warn(f"The latest of several grades counts for {listing(set(older))}.")
-        _merge_tables(sources, out, warn)
-        written = write_class(out, course)
+            warn(f"The latest of several grades counts for {listing(older)}.")
+        _merge_tables(sources, target, warn)
+        written = write_class(target, course)
         for warning in written.warnings:
             warn(warning)
     return written
 
 
-def _copy_grades(source: Path, out: Path) -> Iterator[str]:
-    """Copy each grade, its report.json last, as when it is graded.
-
-    Yields the names of the folders for which `out` has a different, later grade.
-    """
-    for folder in grade_folders(source):
-        target = out / folder.name
-        if _graded_at(target) > _graded_at(folder):
-            if _grade(target) != _grade(folder):
-                yield folder.name
-            continue
-        target.mkdir(exist_ok=True)
-        for name in (PAGE, FAILURE, REPORT):
-            if (folder / name).is_file():
-                write_whole(target / name, (folder / name).read_text(encoding="utf-8"))
-            elif name == FAILURE:
-                (target / name).unlink(missing_ok=True)
+def _copy_grades(source: GradeStore, target: GradeStore) -> Iterator[str]:
+    """Copy each grade; yield the folders for which the target has a different, later grade."""
+    known = target.records()
+    for place, record in source.records().items():
+        ours, theirs = known[place].report if place in known else None, record.report
+        if ours is None or _moment(ours) <= _moment(theirs):
+            target.copy(place, source)
+        elif _grade(ours) != _grade(theirs):
+            yield place
 
 
-def _grade(folder: Path) -> object:
-    """Return a value to compare grades: the report without its time, or the failure."""
-    if failure := read_failure(folder / FAILURE):
-        return failure
-    report = stored.read((folder / REPORT).read_text("utf-8", "replace"))
-    return report and replace(report, seconds=0.0)
+def _grade(report: Report) -> Report:
+    """Return a report without the times that differ whenever it is made."""
+    return replace(report, seconds=0.0, graded_at=None, command="")
 
 
-def _graded_at(folder: Path) -> float:
-    times = [
-        path.stat().st_mtime for name in (REPORT, FAILURE) if (path := folder / name).is_file()
-    ]
-    return max(times, default=0.0)
+def _moment(report: Report) -> float:
+    return report.graded_at.timestamp() if report.graded_at else 0.0
 
 
-def _merge_tables(sources: Sequence[Path], out: Path, warn: Callable[[str], None]) -> None:
-    """Store the facts and overrides of all folders, and the seed and roster that `out` lacks."""
-    known = facts.read_facts(out)
-    for folder in sources:
-        known |= facts.read_facts(folder)
-    write_whole(out / FACTS, facts.render(known))
-    seeds = {seed: folder for folder in (*sources, out) if (seed := kept_seed(folder)) is not None}
-    if len(seeds) > 1:
+def _merge_tables(
+    sources: Sequence[GradeStore], target: GradeStore, warn: Callable[[str], None]
+) -> None:
+    """Store the facts and overrides of all folders, and the seed and roster that is lacking."""
+    every = [target, *sources]
+    target.merge_facts(sources)
+    if len({store.seed for store in every} - {None}) > 1:
         warn("The folders have different seeds. Grade all shards with the same --seed.")
-    corrected = [path for folder in (out, *sources) if (path := folder / OVERRIDES).is_file()]
-    text, warnings = merged_overrides(corrected)
-    if corrected:
-        write_whole(out / OVERRIDES, text)
+    tables = [store.folder / OVERRIDES for store in every]
+    overrides, warnings = merged_overrides(path for path in tables if path.is_file())
+    if overrides:
+        target.write(OVERRIDES, overrides)
     for warning in warnings:
         warn(warning)
     for name in (STATE, ROSTER):
-        texts = [
-            (folder / name).read_text(encoding="utf-8-sig")
-            for folder in (out, *sources)
-            if (folder / name).is_file()
-        ]
-        if texts and not (out / name).exists():
-            write_whole(out / name, texts[0])
+        texts = [text for store in every if (text := store.read_text(name)) is not None]
+        if texts and target.read_text(name) is None:
+            target.write(name, texts[0])
         if name != STATE and len(set(texts)) > 1:
-            warn(f"The folders have different versions of {name}. The one in {out} counts.")
+            warn(
+                f"The folders have different versions of {name}. The one in {target.folder} counts."
+            )

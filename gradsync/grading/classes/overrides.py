@@ -11,7 +11,6 @@ from gradsync.class_records import Override
 from gradsync.grading.classes.tables import read_table
 from gradsync.text import listed
 
-OVERRIDES = "overrides.csv"
 COLUMNS = ("submission", "exercise", "points", "reason", "by")
 
 Overrides = dict[str, dict[str, Override]]  # submission -> exercise -> its override
@@ -61,6 +60,8 @@ def read_overrides(
 def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
     """Return the text of one file with the lines of all files, and warnings on contradictions.
 
+    Without a line, the text is "".
+
     Raises:
         TableError: a file can't be read.
     """
@@ -77,6 +78,6 @@ def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
                 )
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerows([COLUMNS] * bool(lines))
     writer.writerows(cells for _, cells in lines.values())
     return text.getvalue(), warnings

@@ -6,16 +6,14 @@ and the course's `course.toml`. So nothing is graded again after a correction.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timezone
-from pathlib import Path
+from datetime import datetime
 
 from gradsync.class_records import (
     ClassResults,
     ExerciseResult,
+    Facts,
     GradedExercise,
     Override,
     Person,
@@ -23,68 +21,61 @@ from gradsync.class_records import (
 )
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import Settings, read_settings
-from gradsync.grading.classes.facts import Facts, read_facts
 from gradsync.grading.classes.lateness import days_late, lacks_time, points_lost, untimed_text
-from gradsync.grading.classes.overrides import OVERRIDES, read_overrides
+from gradsync.grading.classes.overrides import read_overrides
 from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
-from gradsync.grading.output_files import (
-    FAILURE,
-    REPORT,
-    folder_name,
-    grade_folders,
-    kept_seed,
-    read_failure,
-)
-from gradsync.reports import gradebook, stored
+from gradsync.grading.store import OVERRIDES, GradeStore
+from gradsync.records import Report
+from gradsync.reports import gradebook, summary
 from gradsync.reports.text import finite
 from gradsync.text import listed
 
 
-def read_class(out: Path, course: Course) -> ClassResults:
+def read_class(store: GradeStore, course: Course) -> ClassResults:
     """Return the results of all submissions in a folder of grades, and of people without one.
 
     Args:
-        out: the folder that `gradsync grade --out` wrote.
+        store: the folder of grades.
         course: the course of these grades.
 
     Raises:
         TableError: roster.csv or overrides.csv can't be used.
         CourseError: course.toml can't be used.
     """
-    reader = ClassReader(out, course)
+    reader = ClassReader(store, course)
     return reader.class_of(reader.results())
 
 
 class ClassReader:
-    """Reads one result after the other, so that memory does not grow with the class."""
+    """Combines the records of a class with the facts and tables about it."""
 
-    def __init__(self, out: Path, course: Course) -> None:
+    def __init__(self, store: GradeStore, course: Course) -> None:
         """Read the files about the class as a whole; raises the errors of `read_class`."""
         self.settings: Settings = read_settings(course.root)
         self.graded_at: datetime | None = None
-        self._out = out
+        self._store = store
         self._phases = course.phases
         self._course = [e for phase in course.phases for e in course.exercises(phase)]
         ids: dict[str, list[str]] = {}
         for exercise in self._course:
             ids[exercise.id] = [exercise.id]
             ids.setdefault(exercise.name, []).append(exercise.id)
-        self._roster = roster_of(out)
-        self._overrides, self.warnings = read_overrides(out / OVERRIDES, ids)
-        self._facts = read_facts(out)
+        self._roster = roster_of(store.folder)
+        self._overrides, self.warnings = read_overrides(store.folder / OVERRIDES, ids)
+        self._facts = store.facts()
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
         self._max_points: dict[str, float] = {}  # by exercise
 
     def submissions(self) -> set[str]:
         """Return the names of the submissions with a report, or on which the grader failed."""
-        return set(_places(self._out, self._facts))
+        return set(self._attempts())
 
     def results(self) -> Iterator[Result]:
         """Yield the results by name, then the missing ones; afterwards `warnings` is complete."""
-        places = _places(self._out, self._facts)
+        places = self._attempts()
         names: dict[str, tuple[str, ...]] = {}
         for learner, folders in places.items():
-            facts = self._facts.get(folders[0][0])
+            facts = self._facts.get(folders[0][1].submission)
             names[learner] = (*(facts.names if facts else ()), learner)
         found = {learner: self._roster.find(*known) for learner, known in names.items()}
         self.warnings += warnings_on(self._roster, names)
@@ -145,64 +136,74 @@ class ClassReader:
             phases=self._phases,
             exercises=tuple(self.exercises()),
             results=by_name,
-            seed=kept_seed(self._out),
+            seed=self._store.seed,
             graded_at=self.graded_at,
             warnings=tuple(self.warnings),
         )
 
-    def _result(self, learner: str, name: str, folder: str, person: Person | None) -> Result:
-        path = self._out / folder / REPORT
-        facts = self._facts.get(name) or Facts(name, learner)
+    def _attempts(self) -> dict[str, list[tuple[str, Report]]]:
+        """Return, for each learner, the folders and reports of the attempts that count."""
+        found: dict[str, list[tuple[str, Report]]] = {}
+        for folder, record in self._store.records().items():
+            facts = self._facts_on(record.report.submission)
+            if facts.counts:
+                found.setdefault(facts.learner, []).append((folder, record.report))
+        return found
+
+    def _facts_on(self, submission: str) -> Facts:
+        return self._facts.get(submission) or Facts(submission, submission)
+
+    def _result(self, learner: str, folder: str, report: Report, person: Person | None) -> Result:
+        facts = self._facts_on(report.submission)
         result = Result(
             submission=learner,
-            status="grader-failed",
+            status=report.status,
             person=person,
             handed_in=facts.handed_in,
             attempt=facts.attempt,
             attempts=facts.attempts,
+            notes=(*facts.notes, *report.notes),
             download_notes=facts.notes,
             folder=folder,
         )
-        failure = read_failure(path.with_name(FAILURE))
-        report = None if failure else stored.read(path.read_text("utf-8", "replace"))
-        if report is None:
-            problem = failure[1] if failure else "its report.json is damaged: grade it again"
-            return replace(result, notes=(*facts.notes, problem))
-        graded_at = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
-        self.graded_at = max(self.graded_at or graded_at, graded_at)
-        return self._scored(result, report, facts)
+        if report.problem:
+            return replace(result, notes=(*facts.notes, report.problem))
+        if report.graded_at is not None:
+            self.graded_at = max(self.graded_at or report.graded_at, report.graded_at)
+        return self._scored(result, report)
 
-    def _scored(self, result: Result, report: stored.StoredReport, facts: Facts) -> Result:
-        given = self._overrides_of(result.submission, result.person, report.exercises)
-        for exercise, (_, most) in report.exercises.items():
-            self._max_points[exercise] = max(self._max_points.get(exercise, 0.0), most)
+    def _scored(self, result: Result, report: Report) -> Result:
+        """Return a result with the points of its report, after overrides and lateness."""
+        tested = {each.id: each for each in summary.exercises(report)}
+        given = self._overrides_of(result.submission, result.person, tested)
+        for each in tested.values():
+            most = max(self._max_points.get(each.id, 0.0), finite(each.max_points))
+            self._max_points[each.id] = most
         exercises = tuple(
             ExerciseResult(
-                exercise,
-                given[exercise].points if exercise in given else points,
-                most,
-                given.get(exercise),
+                each.id,
+                given[each.id].points if each.id in given else finite(each.points),
+                finite(each.max_points),
+                given.get(each.id),
             )
-            for exercise, (points, most) in report.exercises.items()
+            for each in tested.values()
         )
         self._warn_of_excess(result.submission, exercises)
-        added = {e: override.points - report.exercises[e][0] for e, override in given.items()}
-        score = report.score + sum(added.values())
-        late = days_late(self.settings.late, facts.handed_in, result.person)
-        lost = points_lost(self.settings.late, late, score, report.max_score)
+        added = {name: given[name].points - tested[name].points for name in given}
+        score, most = report.score + sum(added.values()), finite(report.max_score)
+        late = days_late(self.settings.late, result.handed_in, result.person)
+        lost = points_lost(self.settings.late, late, score, most)
         return replace(
             result,
-            status=report.status,
             score=finite(score - lost),
-            max_score=report.max_score,
+            max_score=most,
             phases=_added(report.phases, added),
             exercises=exercises,
-            tests=report.tests,
-            seconds=report.seconds,
+            tests=report.verdicts,
+            seconds=finite(report.seconds),
             days_late=finite(late),
             points_lost=finite(lost),
-            notes=(*facts.notes, *report.notes),
-            sandboxed=bool(report.made_from.get("sandboxed", True)),
+            sandboxed=report.origin is None or report.origin.sandboxed,
         )
 
     def _missing(self, name: str, person: Person) -> Result:
@@ -265,27 +266,6 @@ class ClassReader:
             )
 
 
-def _places(out: Path, facts: Mapping[str, Facts]) -> dict[str, list[tuple[str, str]]]:
-    """Return, for each learner, the names and folders of the submissions that count."""
-    by_folder = {folder_name(name): name for name in facts}
-    places: dict[str, list[tuple[str, str]]] = {}
-    for folder in [path.name for path in grade_folders(out)]:
-        name = by_folder.get(folder) or _name_in(out / folder)
-        known = facts.get(name) if name else None
-        if name and (known is None or known.counts):
-            places.setdefault(known.learner if known else name, []).append((name, folder))
-    return places
-
-
-def _name_in(folder: Path) -> str:
-    """Return the name of the submission in a folder, from the first lines of its files."""
-    for file in (REPORT, FAILURE):
-        with suppress(OSError, ValueError), (folder / file).open(encoding="utf-8") as lines:
-            first = [next(lines, ""), next(lines, "")][1].strip().rstrip(",")
-            return str(json.loads(f"{{{first}}}").get("submission", folder.name))
-    return folder.name
-
-
 def _rank(result: Result) -> tuple[float, int]:
     """Return the key that is largest for the best attempt, or for the last of equal attempts."""
     return (-1.0 if result.score is None else result.score, result.attempt or 0)
@@ -296,5 +276,5 @@ def _added(phases: Mapping[str, float], added: Mapping[str, float]) -> dict[str,
     sums = dict(phases)
     for exercise, points in added.items():
         phase = exercise.partition("/")[0]
-        sums[phase] = finite(sums.get(phase, 0.0) + points)
-    return sums
+        sums[phase] = sums.get(phase, 0.0) + points
+    return {phase: finite(points) for phase, points in sums.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from gradsync.class_records import Person
 from gradsync.course.settings import local
 from gradsync.grading.classes.tables import Row, read_table
-from gradsync.grading.output_files import ROSTER
+from gradsync.grading.store import ROSTER
 from gradsync.submission.contents import listing
 from gradsync.text import counted, in_list, listed, verb
 

@@ -2,7 +2,7 @@
 
 Each thread of a Dask worker keeps its own process, which grades one submission after the other. So
 a submission can end only that process. A worker needs this package, the course at the same path,
-and the same setup as the grader's own machine; it receives submissions and returns texts.
+and the same setup as the grader's own machine; it receives submissions and returns reports.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gradsync.class_records import ClassResults, Result, TestResult
+from gradsync.class_records import ClassResults, Result
+from gradsync.records import Verdict
 from gradsync.reports.class_page.measures import graded
 from gradsync.reports.summary import Guide
 from gradsync.reports.text import printable
@@ -51,9 +52,9 @@ def mistakes(results: ClassResults) -> list[Mistake]:
     return sorted(every, key=lambda mistake: (-len(mistake.results), mistake.code))
 
 
-def _first_tests(result: Result) -> dict[tuple[str, str], TestResult]:
+def _first_tests(result: Result) -> dict[tuple[str, str], Verdict]:
     """Return the first test with each mistake in each exercise."""
-    found: dict[tuple[str, str], TestResult] = {}
+    found: dict[tuple[str, str], Verdict] = {}
     for test in result.tests:
         if test.diagnosis is not None and test.status != "unfinished":
             found.setdefault((test.diagnosis.code, test.exercise), test)
@@ -66,12 +67,12 @@ def _mistake(code: str, made: _Found) -> Mistake:
     return Mistake(code, made.results, names, section, made.example)
 
 
-def _section(test: TestResult, guides: dict[str, str]) -> Guide | None:
+def _section(test: Verdict, guides: dict[str, str]) -> Guide | None:
     heading = (test.diagnosis and test.diagnosis.guide) or guides.get(test.exercise)
     path = f"{test.exercise.partition('/')[0]}/GUIDELINES.md"
     return Guide(path, heading) if heading else None
 
 
-def _example(test: TestResult) -> str:
+def _example(test: Verdict) -> str:
     explanation = test.diagnosis.explanation if test.diagnosis else ""
     return textwrap.shorten(printable(explanation), _LONGEST, placeholder=" …")

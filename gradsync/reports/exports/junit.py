@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from gradsync.class_records import ClassResults, Result, TestResult
+from gradsync.class_records import ClassResults, Result
+from gradsync.records import Verdict
 from gradsync.reports.exports.lines import ERRORS, summary_of
 from gradsync.reports.text import amount, printable
 
@@ -49,7 +50,7 @@ def _suite(result: Result) -> ET.Element:
     return suite
 
 
-def _case(test: TestResult) -> ET.Element:
+def _case(test: Verdict) -> ET.Element:
     name = test.id.rpartition("::")[2]
     case = ET.Element("testcase", classname=_attribute(test.exercise), name=_attribute(name))
     if test.status != "passed":

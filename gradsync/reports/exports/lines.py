@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gradsync.class_records import ExerciseResult, Result, TestResult
+from gradsync.class_records import ExerciseResult, Result
+from gradsync.records import Verdict
 from gradsync.reports.text import amount, finite, printable
 from gradsync.text import counted, full_stop
 
@@ -35,7 +36,7 @@ class Line:
 
 def lines_of(result: Result) -> list[Line]:
     """Return a line for each exercise of a result, in the order of the course."""
-    tests: dict[str, list[TestResult]] = {}
+    tests: dict[str, list[Verdict]] = {}
     for test in result.tests:
         tests.setdefault(test.exercise, []).append(test)
     return [_line(each, tests.get(each.exercise, [])) for each in result.exercises]
@@ -86,7 +87,7 @@ def whole_points(
     return points
 
 
-def _line(each: ExerciseResult, tests: Sequence[TestResult]) -> Line:
+def _line(each: ExerciseResult, tests: Sequence[Verdict]) -> Line:
     phase, _, name = each.exercise.partition("/")
     failing = [test for test in tests if test.status != "passed"]
     texts = list(dict.fromkeys(printable(test.message).strip() for test in failing))

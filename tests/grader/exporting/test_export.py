@@ -13,7 +13,8 @@ from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.errors import UnusableInput
 from gradsync.exporting.export import export
-from gradsync.grading.output_files import write_failure
+from gradsync.grading.store import GradeStore
+from gradsync.records import Report
 
 NAMES = ("=1+1, Ödön", 'Ann "Annie" O\'Neil')
 
@@ -187,7 +188,7 @@ def test_a_submission_on_which_the_grader_failed_is_listed_as_without_a_score(
     course, grades, tmp_path
 ):
     out = shutil.copytree(grades, tmp_path / "grades")
-    write_failure("eve", "out of memory", out)
+    GradeStore(out).save(Report("eve", 0, 0.0, (), problem="out of memory"))
 
     found = exported(course, out, "moodle")
 

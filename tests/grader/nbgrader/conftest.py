@@ -49,8 +49,8 @@ def killed_midway(handed_in: ClassFolder, needs_sandbox: None) -> Iterator[list[
     """Kill `gradsync nbgrade` after its first learner; return the ids of remaining processes."""
     process = handed_in.start("gradsync", "nbgrade", ".", "phase1", "--jobs", 2)
     try:
-        marks = handed_in.root / ".gradsync" / "phase1" / "learners"
-        assert eventually(lambda: list(marks.glob("*/*.phase1.json")), seconds=300)
+        store = handed_in.root / ".gradsync" / "phase1"
+        assert eventually(lambda: list(store.glob("*/report.json")), seconds=300)
         family = [process.pid, *descendants_of(process.pid)]
     finally:
         process.kill()

@@ -9,6 +9,8 @@ import pytest
 from class_folder import ClassFolder
 from learners import COURSE, FORGED, SCRIPT, Learner, cell_named, read
 
+from gradsync.nbgrader.marking import store_of
+
 pytestmark = pytest.mark.slow
 
 FIVE = ["ada", "bob", "cleo", "dan", "eve"]
@@ -16,7 +18,7 @@ TRAINER = "phase1/template_trainer.py"
 
 
 def kept_seed(folder, assignment):
-    return json.loads((folder.root / ".gradsync" / assignment / "seed.json").read_text())["seed"]
+    return store_of(folder.root, assignment).seed
 
 
 def graded_as_files(folder, learners, phase, out):

@@ -5,13 +5,11 @@ import shutil
 import pytest
 from class_folder import PROGRAMS, ClassFolder, environment
 from learners import COURSE, ROOT, read
+from report_samples import report, verdict
 
 from gradsync.errors import GraderError
 from gradsync.nbgrader.autograde import phases_of
-from gradsync.nbgrader.grading_folder import GradingFolder
-from gradsync.nbgrader.marks import Mark, render
-from gradsync.nbgrader.marks import read as read_marks
-from gradsync.records import Origin
+from gradsync.nbgrader.marking import by_exercise, scaled
 
 
 @pytest.fixture
@@ -164,32 +162,20 @@ def test_a_grading_cell_of_another_kind_is_refused_and_gives_no_points():
     ("points", "most", "worth", "expected"), [(2, 3, 12, 8), (0, 0, 5, 0), (1 / 3, 1, 1, 1 / 3)]
 )
 def test_points_are_scaled_to_the_maximum_of_a_cell(points, most, worth, expected):
-    assert Mark(points, most, "", "").scaled(worth) == pytest.approx(expected)
+    graded = report(verdict(points=points, max_points=most))
+
+    assert scaled(graded, worth) == pytest.approx(expected)
 
 
 def test_points_never_exceed_the_maximum_of_a_cell():
     most = 0.1 + 0.2
 
-    assert Mark(most, most, "", "").scaled(0.3) <= 0.3
+    assert scaled(report(verdict(points=most, max_points=most)), 0.3) <= 0.3
 
 
-def test_marks_are_reused_if_complete_and_of_the_same_origin():
-    origin = Origin("notebook", "course", sandboxed=True)
-    marks = {"phase1/train": Mark(1.5, 2.0, "<p>", "text")}
-    text = render(marks, origin, 3)
+def test_the_report_on_an_exercise_has_its_tests_alone():
+    whole = report(verdict("a", seconds=1.0), verdict("b"), verdict("a", seconds=2.0))
 
-    assert read_marks(text, origin, 3) == marks
-    assert read_marks(text, origin, 4) is None
-    assert read_marks(text, Origin("notebook", "course", sandboxed=False), 3) is None
-    assert read_marks(text[:-20], origin, 3) is None
-
-
-def test_a_seed_is_drawn_once(tmp_path):
-    folder = GradingFolder.of(tmp_path, "phase1")
-    first = folder.seed()
-
-    assert GradingFolder.of(tmp_path, "phase1").seed() == first
-    assert GradingFolder.of(tmp_path, "phase2").seed() != first
-    assert folder.seed(7) == 7
-    assert folder.seed() == 7
-    assert [path.name for path in folder.root.iterdir()] == ["seed.json"]
+    alone = by_exercise(whole)["phase1/a"]
+    assert [test.exercise for test in alone.verdicts] == ["phase1/a", "phase1/a"]
+    assert alone.seconds == 3.0

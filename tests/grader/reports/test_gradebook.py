@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from report_samples import SCRIPT, SUM_NOT_MEAN
+from report_samples import SCRIPT, SUM_NOT_MEAN, verdict
 
-from gradsync.class_records import ExerciseResult, Override, Person, Result, TestResult
+from gradsync.class_records import ExerciseResult, Override, Person, Result
 from gradsync.reports import gradebook
 
 PHASES = ("phase1", "phase2")
@@ -54,7 +54,7 @@ def test_gradebook_leaves_ungraded_phases_and_unknown_facts_empty():
 
 
 def test_gradebook_has_the_points_of_each_exercise_and_the_first_mistake():
-    test = TestResult("t", "phase1/double", 0.0, 2.0, "failed", "", SUM_NOT_MEAN)
+    test = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
     exercise = ExerciseResult("phase1/double", 1.5, 2.0)
 
     row = rows(graded(tests=(test,), exercises=(exercise,)))[0]
@@ -123,32 +123,3 @@ def test_a_gradebook_has_a_column_for_each_phase_of_the_course():
 
     assert header.startswith("submission,score,max_score,phase1,phase2,phase3,status,")
     assert row.startswith("ada,1.0,2.0,,,3.0,graded,")
-
-
-def test_lines_are_kept_if_the_course_has_a_new_phase():
-    previous = f"{CONTRACT}\nbob,1.0,2.0,1.0,,graded\n"
-
-    seen = gradebook.render([], [*PHASES, "phase3"], previous=previous)
-
-    assert seen.splitlines()[1].startswith("bob,1.0,2.0,1.0,,,graded,")
-
-
-def test_a_line_that_is_kept_keeps_its_exercises():
-    exercise = ExerciseResult("phase1/double", 1.5, 2.0)
-    previous = gradebook.render([graded(exercises=(exercise,))], PHASES, ["phase1/double"])
-
-    assert gradebook.render([], PHASES, ["phase1/double"], previous) == previous
-
-
-def test_a_line_on_a_person_who_handed_in_nothing_is_not_kept():
-    previous = gradebook.render([Result("bob", "missing")], PHASES)
-
-    assert gradebook.render([], PHASES, previous=previous).count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "header", [CONTRACT, "submission,score,max_score,phase2,phase1,status\n", "a,b\n"]
-)
-def test_a_gradebook_of_another_course_is_refused(header):
-    with pytest.raises(gradebook.NoGradebook, match="its first line is"):
-        gradebook.render([], ["phase1"], previous=header)

@@ -13,6 +13,7 @@ import pytest
 from parsed_html import ParsedHtml
 from report_samples import SCRIPT, SUM_NOT_MEAN, deadlock, report, verdict
 
+from gradsync.class_records import ExerciseResult, Override, Result
 from gradsync.records import Diagnosis, Report
 from gradsync.reports import html
 from gradsync.reports.guide_sections import GuideText
@@ -37,6 +38,34 @@ def test_a_failed_test_is_a_card_with_message_and_diagnosis():
     assert "average_gradients went wrong every rank has 4 times the mean" in seen
     assert "mistake sum-not-mean ranks 0 1 2 3 line template_trainer.py:94" in seen
     assert "read Gradient aggregation, phase1/GUIDELINES.md#gradient-aggregation" in seen
+
+
+def corrected(reason: str = "appeal", **changes: float) -> str:
+    override = Override("ada", "phase1/double", 2.0, reason, "Kim")
+    exercise = ExerciseResult("phase1/double", 2.0, 4.0, override)
+    result = Result("ada", "graded", 2.0, 4.0, exercises=(exercise,), **changes)
+    return html.render(report(FAILED), result=result)
+
+
+def test_an_override_is_shown_with_its_reason_and_the_final_score():
+    page = corrected()
+
+    assert "Final score: 2 of 4 points" in page
+    assert "by Kim. appeal." in page
+    assert SCRIPT not in corrected(reason=SCRIPT)
+
+
+def test_lateness_is_shown():
+    shown = " ".join(corrected(days_late=1.5, points_lost=0.8).split())
+
+    assert "Days late, after extensions and grace days: 1.5." in shown
+    assert "0.8 points are subtracted." in shown
+
+
+def test_a_result_without_corrections_changes_nothing():
+    unchanged = Result("ada", "graded", 2.0, 4.0)
+
+    assert html.render(report(FAILED), result=unchanged) == html.render(report(FAILED))
 
 
 GUIDE = GuideText(

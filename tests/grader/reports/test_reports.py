@@ -16,7 +16,7 @@ from gradsync.reports.text import amount, blocks, carriable, printable
 
 def test_reports_load_without_torch():
     script = (
-        "import sys; from gradsync.reports import gradebook, html, machine, terminal;"
+        "import sys; from gradsync.reports import gradebook, html, report_json, terminal;"
         "sys.exit('torch' in sys.modules)"
     )
 

@@ -1,19 +1,21 @@
 """The progress of grading a class."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from report_samples import report, verdict
 from rich.console import Console
 from rich.live import Live
 
 from gradsync.cli.classes.progress import Display, Lines, line
 from gradsync.grading.classes.grade_class import Outcome
-from gradsync.records import Grade
 
 
-def outcome(name, score=3.0, status="graded", **changes):
-    return Outcome(Grade(name, status, score, 4.0), Path(f"out/{name}.html"), True, **changes)
+def outcome(name, points=3.0, **changes):
+    known = report(verdict(points=points, max_points=4.0), submission=name)
+    return Outcome(replace(known, **changes), Path(f"out/{name}.html"), is_new=True)
 
 
 @pytest.fixture
@@ -78,7 +80,8 @@ def test_without_a_terminal_each_submission_has_one_line(capsys):
 
 
 def test_a_line_says_what_is_unusual():
-    unreadable = outcome("ada", 0.0, "unreadable")
+    missing = (verdict(status="missing", max_points=4.0),)
+    unreadable = outcome("ada", verdicts=missing, notes=("unreadable: not an archive",))
     failed = outcome("bob", problem="pytest broke")
 
     assert line(unreadable) == "ada: 0 of 4 points, could not be read, out/ada.html"

@@ -14,10 +14,10 @@ from small_course import WRONG, write_course, write_submission
 from gradsync.errors import GraderError
 from gradsync.grading import tasks
 from gradsync.grading.classes.entries import entries_at
-from gradsync.grading.classes.grade_class import Execution, FolderInUse, grade_class
+from gradsync.grading.classes.grade_class import Execution, grade_class
 from gradsync.grading.classes.tables import TableError
+from gradsync.grading.store import FolderInUse
 from gradsync.grading.tasks import in_processes
-from gradsync.reports.gradebook import NoGradebook
 
 HELPERS = Path(__file__).parents[3] / "helpers"
 
@@ -36,7 +36,7 @@ class Class:
 
     def grade(self, **options):
         """Grade the class; return the names of those that were graded now."""
-        return [o.grade.submission for o in self.outcomes(**options) if o.is_new]
+        return [o.report.submission for o in self.outcomes(**options) if o.is_new]
 
     def outcomes(self, only="", **options):
         paths = [self.folder / only]
@@ -181,12 +181,9 @@ def set_key(path, key, value):
         lambda path: path.write_text("[" * 100_000),
         lambda path: path.write_text("[]"),
         lambda path: path.write_text("{}"),
-        lambda path: set_key(path, "score", None),
-        lambda path: set_key(path, "score", 10**400),
-        lambda path: set_key(path, "phases", [1]),
-        lambda path: set_key(path, "status", "splendid"),
-        lambda path: set_key(path, "status", []),
-        lambda path: path.with_name("report.html").unlink(),
+        lambda path: set_key(path, "seed", "3"),
+        lambda path: set_key(path, "seconds", 10**400),
+        lambda path: set_key(path, "tests", [1]),
     ],
 )
 def test_an_incomplete_report_is_graded_again(klass, breaks):
@@ -205,7 +202,7 @@ def test_an_incomplete_report_is_graded_again(klass, breaks):
 )
 def test_a_failure_of_the_grader_affects_one_submission_only(klass, error, problem):
     klass.failing = {"bob": error}
-    lost = {o.grade.submission: o.problem for o in klass.outcomes() if o.problem}
+    lost = {o.report.submission: o.report.problem for o in klass.outcomes() if o.report.problem}
 
     assert lost == {"bob": problem}
     assert [row["status"] for row in klass.rows().values()] == ["graded", "grader-failed", "graded"]
@@ -214,7 +211,7 @@ def test_a_failure_of_the_grader_affects_one_submission_only(klass, error, probl
 
 def test_the_traceback_of_an_unexpected_failure_is_kept(klass):
     klass.failing = {"bob": RuntimeError("unthought of")}
-    [text] = [outcome.traceback for outcome in klass.outcomes() if outcome.problem]
+    [text] = [o.report.traceback for o in klass.outcomes() if o.report.problem]
 
     assert "_fake_grade" in text
 
@@ -231,7 +228,7 @@ def test_a_submission_on_which_the_grader_failed_is_tried_again(klass):
 def test_the_gradebook_has_a_line_as_soon_as_a_submission_is_graded(klass):
     outcomes = klass.outcomes()
     seen = [
-        (next(outcomes).grade.submission, [row["status"] for row in klass.rows().values()])
+        (next(outcomes).report.submission, [row["status"] for row in klass.rows().values()])
         for _ in range(3)
     ]
 
@@ -273,23 +270,42 @@ def test_a_seed_for_one_submission_is_not_stored_for_the_class(klass):
     assert len(klass.seeds()) == 1
 
 
-def test_a_gradebook_that_a_spreadsheet_saved_can_be_read(klass):
+def test_a_submission_whose_folder_staff_removed_has_no_line_any_more(klass):
     klass.grade()
-    rows = klass.rows()
-    book = klass.out / "gradebook.csv"
-    book.write_text(book.read_text().replace("\n", ",\r\n"))
-    klass.grade(only="bob", fresh=True)
-
-    assert klass.rows() == rows
-
-
-def test_the_line_of_a_submission_whose_report_was_removed_is_kept(klass):
-    klass.grade()
-    rows = klass.rows()
     shutil.rmtree(klass.out / "cleo")
     klass.grade(only="bob")
 
-    assert klass.rows() == rows
+    assert list(klass.rows()) == ["ada", "bob"]
+
+
+@pytest.mark.parametrize("text", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
+def test_the_gradebook_is_written_and_never_read(klass, text):
+    klass.grade()
+    book = (klass.out / "gradebook.csv").read_bytes()
+    (klass.out / "gradebook.csv").write_bytes(text)
+
+    assert klass.grade() == []
+    assert (klass.out / "gradebook.csv").read_bytes() == book
+
+
+def test_a_page_is_made_again_from_the_stored_report(klass):
+    klass.grade()
+    page = klass.page("ada")
+    (klass.out / "ada" / "report.html").unlink()
+
+    assert klass.grade() == []
+    assert klass.page("ada") == page
+
+
+def test_only_pages_whose_corrections_changed_are_written_again(klass):
+    klass.grade()
+    before = {name: (klass.out / name / "report.html").stat().st_ino for name in ("ada", "bob")}
+    lines = ["submission,exercise,points,reason,by", "ada,phase1/double,2,appeal,Kim"]
+    (klass.out / "overrides.csv").write_text("\n".join(lines))
+    klass.grade()
+    after = {name: (klass.out / name / "report.html").stat().st_ino for name in ("ada", "bob")}
+
+    assert [name for name in before if before[name] != after[name]] == ["ada"]
 
 
 def test_overrides_are_kept_through_regrading_and_shown_on_the_page(klass):
@@ -387,17 +403,6 @@ def test_several_processes_grade_a_class_as_one_does(klass, monkeypatch):
     assert klass.rows() == rows
     assert begun == ["ada", "bob", "cleo"]
     assert klass.seeds() == {3}
-
-
-@pytest.mark.parametrize("other", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
-def test_a_file_that_is_not_a_gradebook_is_not_changed(klass, other):
-    klass.out.mkdir()
-    (klass.out / "gradebook.csv").write_bytes(other)
-
-    with pytest.raises(NoGradebook):
-        klass.grade()
-    assert (klass.out / "gradebook.csv").read_bytes() == other
-    assert not list(klass.out.glob("*/report.json"))
 
 
 def test_one_grader_at_a_time_writes_to_a_folder(klass):

@@ -13,7 +13,7 @@ from filelock import FileLock
 from processes import descendants_of, eventually, is_alive, linux_only
 from small_course import RIGHT, SLOW, WRONG, write_course, write_submission
 
-from gradsync.grading.classes import grade_class
+from gradsync.grading.store import LOCK
 
 HERE = Path(__file__).parent
 
@@ -114,7 +114,7 @@ def test_lost_ranks_are_an_error_of_the_grader(typed):
 
 def test_a_second_grader_in_the_same_folder_is_refused(typed):
     (typed.root / "out").mkdir()
-    with FileLock(typed.root / "out" / grade_class.LOCK):
+    with FileLock(typed.root / "out" / LOCK):
         second = typed("out")
         said = second.communicate()[0]
 

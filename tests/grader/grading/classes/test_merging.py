@@ -8,10 +8,11 @@ from small_course import RIGHT, WRONG, write_course, write_submission
 
 from gradsync.errors import UnusableInput
 from gradsync.grading.classes.entries import entries_at
-from gradsync.grading.classes.grade_class import FolderInUse, grade_class, lock_folder
+from gradsync.grading.classes.grade_class import grade_class
 from gradsync.grading.classes.merging import Shard, merge, read_shard, shared_seed
 from gradsync.grading.classes.results import read_class
-from gradsync.grading.output_files import kept_seed, write_failure
+from gradsync.grading.store import FolderInUse, GradeStore
+from gradsync.records import Report
 
 NAMES = ("ada", "bob", "cleo", "dan", "eve")
 
@@ -77,7 +78,7 @@ def test_merged_shards_have_the_gradebook_of_an_undivided_class(klass):
 
     assert klass.merge("shard-1", "shard-2").submissions == 5
     assert klass.book("grades") == klass.book("whole")
-    assert kept_seed(klass.root / "grades") == 3
+    assert GradeStore(klass.root / "grades").seed == 3
     assert klass.warnings == []
 
 
@@ -102,10 +103,10 @@ def test_the_latest_grade_of_a_submission_counts(klass):
 
 def test_a_failure_of_the_grader_is_merged_too(klass):
     klass.grade("shard-1", Shard(1, 5))
-    write_failure("bob", "out of memory", klass.root / "shard-1")
+    GradeStore(klass.root / "shard-1").save(Report("bob", 3, 0.0, (), problem="out of memory"))
     klass.merge("shard-1")
 
-    seen = read_class(klass.root / "grades", klass.course).results
+    seen = read_class(GradeStore(klass.root / "grades"), klass.course).results
     assert {r.submission: r.status for r in seen[:2]} == {"ada": "graded", "bob": "grader-failed"}
 
 
@@ -178,7 +179,7 @@ def test_a_folder_without_grades_is_refused(klass):
 def test_a_shard_that_is_still_graded_is_refused(klass):
     klass.grade("shard-1", Shard(1, 5))
 
-    with lock_folder(klass.root / "shard-1"), pytest.raises(FolderInUse):
+    with GradeStore(klass.root / "shard-1").locked(), pytest.raises(FolderInUse):
         klass.merge("shard-1")
 
 
@@ -194,5 +195,5 @@ def test_shards_and_their_merge_by_command_use_one_seed(klass):
         gradsync("grade", klass.root / "class", *options)
     gradsync("merge", *outs, "--out", klass.root / "grades")
 
-    assert len({kept_seed(out) for out in (*outs, klass.root / "grades")}) == 1
+    assert len({GradeStore(out).seed for out in (*outs, klass.root / "grades")}) == 1
     assert klass.book("grades").count(",graded,") == 5

@@ -7,13 +7,11 @@ import pytest
 from report_samples import SUM_NOT_MEAN, report, verdict
 from small_course import write_course
 
+from gradsync.class_records import Facts
 from gradsync.course.catalogue import CourseError
-from gradsync.grading.classes import facts
-from gradsync.grading.classes.facts import Facts
 from gradsync.grading.classes.results import read_class
 from gradsync.grading.classes.tables import TableError
-from gradsync.grading.output_files import write_failure, write_report
-from gradsync.reports import machine
+from gradsync.grading.store import GradeStore
 
 DUE = datetime(2026, 10, 30, 12, tzinfo=timezone.utc)
 DAY = 86_400
@@ -29,21 +27,20 @@ class Folder:
 
     def grade(self, name, points=1.0, most=4.0, **changes):
         known = verdict(exercise="phase1/double", points=points, max_points=most, **changes)
-        graded = report(known, submission=name)
-        write_report(name, "", machine.render(graded), self.out)
+        graded = report(known, submission=name, graded_at=DUE)
+        GradeStore(self.out).save(graded)
 
     def write(self, name, *lines):
         (self.out / name).write_text("\n".join([*lines, ""]))
 
     def facts(self, *every):
-        text = facts.render({each.submission: each for each in every})
-        (self.out / facts.FACTS).write_text(text)
+        GradeStore(self.out).update_facts(every)
 
     def settings(self, *lines):
         (self.course.root / "course.toml").write_text("\n".join(lines))
 
     def read(self):
-        return read_class(self.out, self.course)
+        return read_class(GradeStore(self.out), self.course)
 
     def results(self):
         return {result.submission: result for result in self.read().results}
@@ -75,7 +72,7 @@ def test_the_class_has_the_exercises_of_the_course_that_were_graded(folder):
     assert [(e.id, e.guide, e.max_points) for e in seen.exercises] == [
         ("phase1/double", "Doubling", 4.0)
     ]
-    assert seen.graded_at is not None
+    assert seen.graded_at == DUE
 
 
 def test_an_override_replaces_the_points_of_an_exercise(folder):
@@ -399,15 +396,16 @@ def test_the_best_attempt_counts_and_the_last_of_equal_ones(folder):
 
 
 def test_an_attempt_that_a_later_download_lacks_does_not_count(folder):
-    folder.facts(replace(Facts("ada 1", "ada"), counts=False), Facts("ada", "ada"))
+    folder.facts(Facts("ada 1", "ada"))
     folder.grade("ada 1", points=4.0)
+    folder.facts(Facts("ada", "ada"))
     folder.grade("ada", points=1.0)
 
     assert folder.results()["ada"].score == 1.0
 
 
 def test_a_submission_on_which_the_grader_failed_has_the_reason(folder):
-    write_failure("ada", "out of memory", folder.out)
+    GradeStore(folder.out).save(replace(report(submission="ada"), problem="out of memory"))
 
     [ada] = folder.read().results
     assert (ada.status, ada.score, ada.notes) == ("grader-failed", None, ("out of memory",))

@@ -1,7 +1,5 @@
 """The output of ranks in the report of a failed test."""
 
-import json
-
 import pytest
 from report_samples import SCRIPT, report, verdict
 from small_course import write_course, write_submission
@@ -9,7 +7,7 @@ from small_course import write_course, write_submission
 from gradsync.grading.grade import grade
 from gradsync.grading.suite.printed_output import MAX_BLOCKS, MAX_LINE, MAX_LINES, last_lines
 from gradsync.records import Printed
-from gradsync.reports import html, machine, terminal
+from gradsync.reports import html, terminal
 from gradsync.submission import read_submission
 
 HOSTILE = f"{SCRIPT}\x1b[2J\x1b]0;title\x07\u202egnp\x00 [bold]"
@@ -75,13 +73,6 @@ def test_a_page_shows_the_output_escaped():
     assert SCRIPT not in page
     assert "&lt;script&gt;alert(1)" in page
     assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(page)
-
-
-def test_json_has_the_output():
-    [test] = json.loads(shown(machine.render))["tests"]
-
-    assert test["output"][1] == {"ranks": [3], "lines": ["alone"], "omitted": 0}
-    assert test["output"][0]["lines"][0] == "first"
 
 
 PRINTS = """

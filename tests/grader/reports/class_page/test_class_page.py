@@ -12,7 +12,6 @@ from parsed_html import ParsedHtml
 
 from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result
 from gradsync.reports.class_page import page
-from gradsync.reports.class_page.condensing import condensed
 from gradsync.reports.guide_sections import GuideText
 
 SAMPLER, GRADIENTS, RING = (exercise.id for exercise in EXERCISES)
@@ -222,14 +221,6 @@ def test_an_empty_class_can_be_rendered():
 
 def test_a_class_without_a_graded_submission_can_be_rendered():
     assert "Handed in nothing" in shown(class_of(Result("a", "missing"))).text
-
-
-def test_condensed_results_give_the_same_page():
-    results = sample_class(30, tests=20)
-    short = [condensed(result) for result in results.results]
-
-    assert page.render(replace(results, results=short)) == page.render(results)
-    assert sum(len(r.tests) for r in short) < sum(len(r.tests) for r in results.results) / 2
 
 
 def test_the_page_of_a_large_class_takes_less_than_a_second():

@@ -1,0 +1,114 @@
+"""The pages and the gradebook of a folder of grades, made from its records alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradsync.class_records import Result
+from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
+from gradsync.grading.classes.results import ClassReader
+from gradsync.grading.store import CLASS_PAGE, GRADEBOOK, PAGE, GradeStore
+from gradsync.records import Report
+from gradsync.reports import gradebook, html, report_json
+from gradsync.reports.class_page import page as class_page
+from gradsync.reports.guide_sections import GuideText
+from gradsync.submission.contents import listing
+from gradsync.text import counted
+
+HEAD = 1000  # bytes of a page that contain the digest of what it was made from
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The notes for staff on the files of a class."""
+
+    warnings: list[str]  # on unknown names in overrides.csv, and learners that roster.csv lacks
+    missing: list[str]  # names of the people on the roster who handed in nothing
+    waiting: list[str]  # names of the submissions that are not graded yet
+    corrected: int  # submissions whose points differ from the points of the tests
+    submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
+    pages: int  # report.html files that were written
+
+
+def write_class(store: GradeStore, course: Course, *, every_page: bool = False) -> Written:
+    """Write the gradebook, class.html, and each report.html that is not up to date.
+
+    Args:
+        store: the folder of grades.
+        course: the course of these grades.
+        every_page: write each report.html, because the course or this package may have changed.
+
+    Raises:
+        TableError: roster.csv or overrides.csv can't be used.
+        CourseError: course.toml can't be used.
+    """
+    guides = guide_texts(course)
+    reader = ClassReader(store, course)
+    results = list(reader.results())
+    pages = sum(_write_page(store, each, guides, every_page) for each in results)
+    write_gradebook(store, results, course)
+    store.write(CLASS_PAGE, class_page.render(reader.class_of(results), guides))
+    missing = [each.person.name for each in results if each.person and each.status == "missing"]
+    waiting = [each.submission for each in results if each.status == "not-graded"]
+    return Written(
+        warnings=reader.warnings,
+        missing=missing,
+        waiting=waiting,
+        corrected=sum(each.is_corrected for each in results),
+        submissions=len(results) - len(missing) - len(waiting),
+        pages=pages,
+    )
+
+
+def write_gradebook(store: GradeStore, results: Iterable[Result], course: Course) -> None:
+    exercises = [exercise.id for phase in course.phases for exercise in course.exercises(phase)]
+    text = gradebook.render(results, course.phases, exercises)
+    store.write(GRADEBOOK, text.encode(gradebook.ENCODING))
+
+
+def page_of(report: Report, guides: Sequence[GuideText], result: Result | None = None) -> str:
+    """Return report.html, with what it was made from, so that it is only made again if needed."""
+    digest = hashlib.sha256(report_json.encode(report)).hexdigest()
+    return html.render(report, guides, result, _stamp(digest, result))
+
+
+def missing_text(people: Sequence[str]) -> str:
+    """Return a sentence on people on the roster who handed in nothing, "" if there are none."""
+    if not people:
+        return ""
+    who = counted(len(people), "person", "people")
+    return f"{who} on the roster handed in nothing: {listing(people)}"
+
+
+def _write_page(
+    store: GradeStore, result: Result, guides: Sequence[GuideText], always: bool
+) -> bool:
+    """Write the page of a result if it is not up to date; return whether it was written."""
+    if result.status not in ("graded", "unreadable"):
+        return False
+    stamp = _stamp(store.records()[result.folder].digest, result)
+    if not always and stamp in _head(store.folder / result.folder / PAGE):
+        return False
+    page = html.render(store.report(result.folder), guides, result, stamp)
+    store.write(f"{result.folder}/{PAGE}", page)
+    return True
+
+
+def _stamp(digest: str, result: Result | None) -> str:
+    """Return the digest of all that a page shows: the report, and what corrects it."""
+    corrections = ""
+    if result is not None and result.is_corrected:
+        corrections = repr((result.score, result.exercises, result.days_late, result.points_lost))
+    return hashlib.sha256(f"{digest} {corrections}".encode()).hexdigest()
+
+
+def _head(page: Path) -> str:
+    try:
+        with page.open("rb") as file:
+            return file.read(HEAD).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,262 @@
+"""A folder of grades. Only this module knows its files and writes to it.
+
+    OUT/NAME/report.json         the record of a grade: the report, whole
+    OUT/NAME/grader-failed.json  instead: a report of why the grader failed on a submission
+    OUT/NAME/report.html         a page of the report, with the corrections of staff
+    OUT/gradebook.csv            a line for each submission
+    OUT/class.html               the page of the class
+    OUT/roster.csv               from staff: the people of the class
+    OUT/overrides.csv            from staff: points that replace the points of the tests
+    OUT/.class.json              what the download says about the submissions
+    OUT/.grading.json            the seed of the class
+    OUT/.grading.lock            one grader at a time writes to the folder
+
+Pages and the gradebook are made from the other files, and never read. Each file is written whole or
+not at all, so a grader may be killed at any time: what has a report.json is graded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock, Timeout
+
+from gradsync.class_records import Facts
+from gradsync.course import whole_files
+from gradsync.errors import UnusableInput
+from gradsync.records import Origin, Report, Verdict
+from gradsync.reports import report_json
+from gradsync.reports.report_json import UnreadableReportError
+
+REPORT, FAILURE, PAGE = "report.json", "grader-failed.json", "report.html"
+GRADEBOOK, CLASS_PAGE = "gradebook.csv", "class.html"
+ROSTER, OVERRIDES = "roster.csv", "overrides.csv"
+FACTS, STATE, LOCK = ".class.json", ".grading.json", ".grading.lock"
+SEED_BYTES = 6  # too many seeds for a rank to guess by trying
+UNREADABLE = "its report.json is damaged, or an earlier version wrote it: grade it again"
+# Characters that some file systems refuse, and the names of the class's files in the same folder.
+_TAKEN = r"^(?=(?:gradebook|roster|overrides)\.csv$|class\.html$)."
+_UNSAFE = re.compile(rf"[^\w. @+-]|^\.|\.$|{_TAKEN}", re.IGNORECASE)
+_MAX_NAME = 200  # bytes; most file systems allow 255
+_HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{8}")  # as `whole_files` names them
+
+
+class FolderInUse(UnusableInput):
+    """Another grader is writing to the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored report without the parts that only its page needs, and the digest of the file."""
+
+    report: Report
+    digest: str
+
+
+class GradeStore:
+    """A folder of grades. It reads each report once, and remembers what results need of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._records: dict[str, Record] | None = None
+        self._verdicts: dict[Verdict, Verdict] = {}  # one object for equal verdicts of a class
+
+    @contextmanager
+    def locked(self, seconds: float = 0.0) -> Iterator[None]:
+        """Lock the folder against other graders; the system releases it with this process.
+
+        Raises:
+            FolderInUse: another grader still has it locked after so many seconds.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=seconds)
+        except Timeout:
+            raise FolderInUse(
+                f"Another grader is writing to {self.folder}. Wait until it has finished, or use "
+                "another folder."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the grades in the folder, or None if it has none."""
+        try:
+            seed = msgspec.json.decode((self.folder / STATE).read_bytes(), type=dict[str, int])
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return None  # there is no file, or it is damaged
+        return seed["seed"] if seed.get("seed", -1) >= 0 else None
+
+    def settle_seed(
+        self, given: int | None = None, *, fresh: bool = False, others: bool = False
+    ) -> int:
+        """Return the seed for a run, and store it as the folder's seed.
+
+        It is not stored if the folder has grades of `others` from a different seed, because these
+        would then have to be graded again.
+
+        Args:
+            given: the seed that the user asked for.
+            fresh: everything is graded again, so a new seed is drawn.
+            others: the folder has grades that are kept.
+        """
+        kept = self.seed
+        seed = given
+        if seed is None:
+            seed = draw_seed() if kept is None or (fresh and not others) else kept
+        if seed != kept and (kept is None or not others):
+            self.write(STATE, msgspec.json.encode({"seed": seed}))
+        return seed
+
+    def remove_leftovers(self) -> None:
+        """Remove half-written files of a killed grader; no other one may be writing."""
+        for folder in (self.folder, *(path for path in self.folder.iterdir() if path.is_dir())):
+            for path in folder.glob(".*"):
+                if _HALF_WRITTEN.fullmatch(path.name):
+                    path.unlink()
+
+    def records(self) -> Mapping[str, Record]:
+        """Return the records by the name of their folder, sorted."""
+        if self._records is None:
+            files = (self.folder.glob(f"*/{name}") for name in (REPORT, FAILURE))
+            places = {path.parent.name for found in files for path in found}
+            read = ((place, self._read(place)) for place in places)
+            self._records = {place: record for place, record in read if record is not None}
+        return dict(sorted(self._records.items()))
+
+    def report(self, place: str) -> Report:
+        """Return the report in a folder, whole.
+
+        Raises:
+            UnreadableReportError: it is damaged, or was written by an earlier version.
+        """
+        return report_json.decode((self.folder / place / REPORT).read_bytes())
+
+    def reusable(self, submission: str, origin: Origin, seed: int) -> Report | None:
+        """Return the report of a submission, if it has a grade of this origin and seed."""
+        place = folder_name(submission)
+        record = self._read(place) if self._records is None else self._records.get(place)
+        if record is None or (record.report.origin, record.report.seed) != (origin, seed):
+            return None
+        return None if record.report.problem else record.report
+
+    def save(self, report: Report, page: str = "") -> None:
+        """Store a report and its page, or why the grader failed; report.json is written last."""
+        place = folder_name(report.submission)
+        content = report_json.encode(report)
+        if report.problem:
+            self.write(f"{place}/{FAILURE}", content)
+        else:
+            if page:
+                self.write(f"{place}/{PAGE}", page)
+            self.write(f"{place}/{REPORT}", content)
+            (self.folder / place / FAILURE).unlink(missing_ok=True)
+        if self._records is not None:
+            self._records[place] = self._record(report, content)
+
+    def page(self, submission: str) -> Path:
+        """Return the path of a submission's page."""
+        return self.folder / folder_name(submission) / PAGE
+
+    def copy(self, place: str, source: GradeStore) -> None:
+        """Copy the files of a submission from another folder of grades."""
+        for name in (PAGE, FAILURE, REPORT):
+            if (source.folder / place / name).is_file():
+                self.write(f"{place}/{name}", (source.folder / place / name).read_bytes())
+            elif name == FAILURE:
+                (self.folder / place / name).unlink(missing_ok=True)
+        self._records = None
+
+    def facts(self) -> dict[str, Facts]:
+        """Return the facts on submissions by name; none if the file is missing or damaged."""
+        try:
+            content = (self.folder / FACTS).read_bytes()
+            rows = msgspec.json.decode(content, type=dict[str, list[Facts]])["submissions"]
+        except (OSError, ValueError, LookupError, msgspec.MsgspecError):
+            return {}
+        return {row.submission: row for row in rows}
+
+    def update_facts(self, new: Iterable[Facts] = ()) -> None:
+        """Add facts of a download, and drop those of graded submissions that staff have removed.
+
+        Attempts of the same learners in previous downloads no longer count.
+        """
+        records = self.records()
+        latest = {each.submission: each for each in new}
+        learners = {each.learner for each in latest.values()}
+        kept = {
+            name: replace(each, counts=each.counts and each.learner not in learners)
+            for name, each in self.facts().items()
+            if folder_name(name) in records or not each.graded
+        }
+        self._write_facts(kept | latest)
+
+    def merge_facts(self, others: Iterable[GradeStore]) -> None:
+        """Add the facts of other folders of grades."""
+        facts = self.facts()
+        for other in others:
+            facts |= other.facts()
+        self._write_facts(facts)
+
+    def read_text(self, name: str) -> str | None:
+        """Return the text of a file of staff, or None if there is none."""
+        path = self.folder / name
+        return path.read_text(encoding="utf-8-sig") if path.is_file() else None
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Replace a file: a crash leaves the previous one."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        whole_files.write_whole(path, content.encode() if isinstance(content, str) else content)
+
+    def _write_facts(self, facts: Mapping[str, Facts]) -> None:
+        records = self.records()
+        marked = {
+            name: replace(each, graded=folder_name(name) in records)
+            for name, each in sorted(facts.items())
+        }
+        if marked != self.facts():
+            self.write(FACTS, msgspec.json.encode({"submissions": list(marked.values())}))
+
+    def _read(self, place: str) -> Record | None:
+        """Return the record in a folder; a file that can't be read is a failure for this reason."""
+        for name in (FAILURE, REPORT):
+            with suppress(FileNotFoundError):
+                content = (self.folder / place / name).read_bytes()
+                try:
+                    return self._record(report_json.decode(content), content)
+                except UnreadableReportError:
+                    names = {folder_name(name): name for name in self.facts()}
+                    failure = Report(names.get(place, place), 0, 0.0, (), problem=UNREADABLE)
+                    return self._record(failure, content)
+        return None
+
+    def _record(self, report: Report, content: bytes) -> Record:
+        short = (replace(v, seconds=0.0, events=(), output=()) for v in report.verdicts)
+        verdicts = tuple(self._verdicts.setdefault(verdict, verdict) for verdict in short)
+        return Record(replace(report, verdicts=verdicts), hashlib.sha256(content).hexdigest())
+
+
+def draw_seed() -> int:
+    return secrets.randbelow(2 ** (8 * SEED_BYTES))
+
+
+def folder_name(submission: str) -> str:
+    """Return a unique folder name for a submission that all file systems allow."""
+    name = _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", submission) or "%"
+    data = name.encode()
+    if len(data) <= _MAX_NAME:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[:_MAX_NAME].decode(errors='ignore')}%{digest}"
