@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,13 +34,13 @@ class Written:
     pages: int  # report.html files that were written
 
 
-def write_class(store: GradeStore, course: Course, *, every_page: bool = False) -> Written:
+def write_class(store: GradeStore, course: Course, *, again: Collection[str] = ()) -> Written:
     """Write the gradebook, class.html, and each report.html that is not up to date.
 
     Args:
         store: the folder of grades.
         course: the course of these grades.
-        every_page: write each report.html, because the course or this package may have changed.
+        again: folders whose report.html is written even if it is up to date.
 
     Raises:
         TableError: roster.csv or overrides.csv can't be used.
@@ -49,7 +49,12 @@ def write_class(store: GradeStore, course: Course, *, every_page: bool = False) 
     guides = guide_texts(course)
     reader = ClassReader(store, course)
     results = list(reader.results())
-    pages = sum(_write_page(store, each, guides, every_page) for each in results)
+    of_folder = {each.folder: each for each in results}  # an attempt may have none
+    pages = sum(
+        _write_page(store, place, of_folder.get(place), guides, always=place in again)
+        for place, record in store.records().items()
+        if not record.report.problem
+    )
     write_gradebook(store, results, course)
     store.write(CLASS_PAGE, class_page.render(reader.class_of(results), guides))
     missing = [each.person.name for each in results if each.person and each.status == "missing"]
@@ -85,16 +90,18 @@ def missing_text(people: Sequence[str]) -> str:
 
 
 def _write_page(
-    store: GradeStore, result: Result, guides: Sequence[GuideText], always: bool
+    store: GradeStore,
+    place: str,
+    result: Result | None,
+    guides: Sequence[GuideText],
+    *,
+    always: bool,
 ) -> bool:
-    """Write the page of a result if it is not up to date; return whether it was written."""
-    if result.status not in ("graded", "unreadable"):
+    """Write the page in a folder if it is not up to date; return whether it was written."""
+    stamp = _stamp(store.records()[place].digest, result)
+    if not always and stamp in _head(store.folder / place / PAGE):
         return False
-    stamp = _stamp(store.records()[result.folder].digest, result)
-    if not always and stamp in _head(store.folder / result.folder / PAGE):
-        return False
-    page = html.render(store.report(result.folder), guides, result, stamp)
-    store.write(f"{result.folder}/{PAGE}", page)
+    store.write(f"{place}/{PAGE}", html.render(store.report(place), guides, result, stamp))
     return True
 
 

@@ -127,13 +127,13 @@ class GradeStore:
                     path.unlink()
 
     def records(self) -> Mapping[str, Record]:
-        """Return the records by the name of their folder, sorted."""
+        """Return the records by the name of their folder."""
         if self._records is None:
             files = (self.folder.glob(f"*/{name}") for name in (REPORT, FAILURE))
             places = {path.parent.name for found in files for path in found}
-            read = ((place, self._read(place)) for place in places)
+            read = ((place, self._read(place)) for place in sorted(places))
             self._records = {place: record for place, record in read if record is not None}
-        return dict(sorted(self._records.items()))
+        return self._records
 
     def report(self, place: str) -> Report:
         """Return the report in a folder, whole.

@@ -126,10 +126,7 @@ def test_notebook_definitions_import_no_heavy_packages(module):
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-NBGRADER = {
-    f"gradsync.nbgrader.{name}"
-    for name in ("autograde", "course_folder", "source.stubs")
-}
+NBGRADER = {f"gradsync.nbgrader.{name}" for name in ("autograde", "course_folder", "source.stubs")}
 
 
 def test_only_modules_that_use_nbgrader_import_it():

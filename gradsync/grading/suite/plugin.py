@@ -122,7 +122,7 @@ def pytest_runtest_makereport(
             file=f"{exercise.phase}/{exercise.file}" if exercise else "",
             guide=exercise.guide if exercise else "",
             max_points=item.stash[POINTS],
-            title=" ".join((getattr(item, "obj", None).__doc__ or item.name).split()),
+            title=title_of(item),
             seconds=call.duration,
             seen=seen,
             folder=_folder_of(item),
@@ -133,6 +133,11 @@ def pytest_runtest_makereport(
         if call.excinfo is not None and not item.config.getoption("fulltrace"):
             report.longrepr = verdict.message
     return report
+
+
+def title_of(item: pytest.Item) -> str:
+    """Return the docstring of a test on one line."""
+    return " ".join((getattr(item, "obj", None).__doc__ or item.name).split())
 
 
 @functools.cache
