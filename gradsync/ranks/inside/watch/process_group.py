@@ -63,6 +63,7 @@ REDUCTIONS = {
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
 PlainProcessGroup: Any = dist.ProcessGroup
+BackendType: Any = dist.ProcessGroup.BackendType
 ENGINE = graph.__file__  # of the Python frame that runs a backward pass
 
 
@@ -80,13 +81,28 @@ def install(watch: Watch) -> None:
 class ObservedProcessGroup(dist.ProcessGroup):
     """A process group that reports the collectives of `COLLECTIVES` before they start."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int, plain: Any = None) -> None:
         # The constructor with a store can't make a subclass.
         super().__init__(rank, size)  # type: ignore[call-arg]
-        self.plain = PlainProcessGroup(store, rank, size)
+        self.plain = plain or PlainProcessGroup(store, rank, size)
 
     def get_group_store(self) -> Any:
         return self.plain.get_group_store()
+
+    def split_group(self, *args: Any, **kwargs: Any) -> ObservedProcessGroup | None:
+        """Return a part of this group with its own communicators, as nccl can split them."""
+        plain = self.plain.split_group(*args, **kwargs)
+        if plain is None:  # this rank is not in the part
+            return None
+        part = ObservedProcessGroup(None, plain.rank(), plain.size(), plain)
+        part._set_group_name(plain.group_name)
+        part._set_group_desc(plain.group_desc)
+        for device in plain._device_types:
+            backend = plain._get_backend(device)
+            kind = getattr(BackendType, backend.name().upper(), BackendType.CUSTOM)
+            dist.ProcessGroup._register_backend(part, device, kind, backend)
+            dist.ProcessGroup._set_default_backend(part, kind)
+        return part
 
     def _set_default_backend(self, backend_type: Any) -> None:
         super()._set_default_backend(backend_type)

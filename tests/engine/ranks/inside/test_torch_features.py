@@ -2,12 +2,14 @@
 
 import warnings
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import nn
+from torch.distributed import distributed_c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from gradsync import RankFailure, run_ranks
@@ -198,3 +200,19 @@ def test_a_rank_that_skips_it_is_named_at_once(function, call, tmp_path):
     assert call in seen.failure.diagnosis.explanation
     assert "test_torch_features.py" in seen.failure.diagnosis.where
     assert seen.seconds - max(event.seconds for event in seen.events) < 1
+
+
+def test_a_part_that_a_backend_splits_off_is_observed():
+    def split(rank):
+        part = dist.new_group([0, 1]).plain  # gloo can't split: nccl returns such a group
+        dist.group.WORLD.plain = SimpleNamespace(split_group=lambda *_: part)
+        group = dist.group.WORLD.split_group([0, 1])
+        distributed_c10d._world.pg_group_ranks[group] = {0: 0, 1: 1}
+        total = torch.tensor([rank + 1.0])
+        group.allreduce([total]).wait()
+        return total.item()
+
+    seen = run_ranks(split, 2)
+
+    assert list(seen) == [3.0, 3.0]
+    assert seen.collectives(0)[-1].op == "all_reduce"
