@@ -22,22 +22,6 @@ OPTIONS = {"timeout", "process_group", "backend", "launcher", "may_fail", "debug
 FILLED_IN = ("rank", "world_size")  # by the ranks
 
 
-class Hooks:
-    """Hooks that other plugins may implement."""
-
-    @pytest.hookspec(firstresult=True)
-    def pytest_make_ranks(
-        self,
-        request: pytest.FixtureRequest,  # noqa: ARG002
-    ) -> Callable[..., Observation] | None:
-        """Return the value of this test's `ranks` fixture, or None for `gradsync.run_ranks`."""
-        return None
-
-
-def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    pluginmanager.add_hookspecs(Hooks)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradsync", "functions on N ranks")
     group.addoption(
@@ -61,14 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
-    """Run a function on N ranks: call the fixture as you would call `gradsync.run_ranks`."""
-    made: Callable[..., Observation] = request.config.hook.pytest_make_ranks(request=request)
-    return made
+    """Run a function on N ranks: call the fixture as you would call `gradsync.run_ranks`.
 
-
-@pytest.hookimpl(trylast=True)
-def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
-    """Run functions with the options of the command line and the configuration."""
+    The options of the command line and the configuration apply to each run.
+    """
     # Imported here because few of the tests that load this plugin need it.
     from gradsync.ranks import RankFailure, lacking, run_ranks
 
@@ -76,7 +56,7 @@ def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observati
     options = {"launcher": config.getoption("--ranks-launcher")}
     limit = float(config.getini("ranks_timeout"))
 
-    def ranks(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
+    def run(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
         __tracebackhide__ = True
         if (lack := lacking(inputs.get("backend", "gloo"), world_size)) is not None:
             _skip(lack)
@@ -89,7 +69,7 @@ def pytest_make_ranks(request: pytest.FixtureRequest) -> Callable[..., Observati
             _end_test(failure)
             raise
 
-    return ranks
+    return run
 
 
 def _debugged(config: pytest.Config, world_size: int) -> int | None:
@@ -171,7 +151,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = [n for n in pyfuncitem._fixtureinfo.argnames if n not in FILLED_IN]
     values = {name: pyfuncitem.funcargs[name] for name in names}
     world_size = pyfuncitem.callspec.params["world_size"]
-    run = pyfuncitem.config.hook.pytest_make_ranks(request=pyfuncitem._request)
+    run = pyfuncitem._request.getfixturevalue("ranks")
     from gradsync.ranks import RankFailure
 
     try:

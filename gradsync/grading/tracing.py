@@ -7,8 +7,9 @@ from pathlib import Path
 from gradsync.course import whole_files
 from gradsync.course.catalogue import Course
 from gradsync.course.support import TRACED, command_module, support_of
-from gradsync.grading.suite.suite_ranks import unsuite_ranks
-from gradsync.ranks import RankFailure
+from gradsync.grading.suite.learner_files import LearnerFiles
+from gradsync.grading.suite.suite_ranks import SuiteRanks
+from gradsync.ranks import RankFailure, get_launcher
 from gradsync.records import Observation
 from gradsync.reports.timeline import chrome_trace, overlap
 from gradsync.submission import Submission
@@ -29,7 +30,8 @@ def trace(submission: Submission, course: Course, phase: str, world_size: int) -
     """
     with support_of(course.root), unpacked(submission.files) as folder:
         probe = command_module(course.root, TRACED, "what to trace")
-        ranks = unsuite_ranks(submission, folder, course, phase, seed="trace")
+        files = LearnerFiles(folder, course, phase, submission.refused)
+        ranks = SuiteRanks(get_launcher(), files, seed="trace")
         try:
             return ranks(probe.run, world_size, timeout=SECONDS, **probe.inputs_of(world_size))
         except RankFailure as failed:

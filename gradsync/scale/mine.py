@@ -13,7 +13,8 @@ from typing import Any
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.support import AVERAGING, command_module, support_of
-from gradsync.grading.suite.suite_ranks import SuiteRanks, unsuite_ranks
+from gradsync.grading.suite.learner_files import LearnerFiles
+from gradsync.grading.suite.suite_ranks import SuiteRanks
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.deadlocks.calls import bytes_of
@@ -80,7 +81,8 @@ def compare(
                 if name in failures:
                     continue
                 progress(f"measuring {name}, turn {turn} of {TURNS}")
-                ranks = unsuite_ranks(submission, folder, course, phase, seed=AVERAGING)
+                files = LearnerFiles(folder, course, phase, submission.refused)
+                ranks = SuiteRanks(get_launcher(), files, seed=AVERAGING)
                 found = _measure(name, ranks, function)
                 if isinstance(found, str):
                     failures[name] = found
@@ -96,7 +98,7 @@ def _compared(runs: Sequence[StepFigures], turns: Sequence[StepFigures]) -> Comp
 
 
 def _measure_reference(course: Course, name: str, function: Callable[[], object]) -> StepFigures:
-    alone = SuiteRanks(get_launcher(), None, None, "", seen=[], seed=AVERAGING)
+    alone = SuiteRanks(get_launcher(), None, seed=AVERAGING)
     found = figures(name, alone(function, RANKS, timeout=SECONDS), files=False)
     if found is None:
         raise CourseError(f"{AVERAGING} of {course.root} has no barriers between its steps.")

@@ -1,4 +1,4 @@
-"""Compile and import a learner's files once, before their tests run.
+"""The learner's files on the ranks of a suite, and their first import.
 
 Every rank of every test imports `template_trainer.py`, and most of an import's time is compiling:
 later ranks use the compiled file. If a file can't be imported, all its tests fail in the same way:
@@ -9,52 +9,108 @@ sources crash the compiler.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
+from gradsync.course.catalogue import Course
 from gradsync.grading.suite.import_probe import load_files
+from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks.failures.exceptions import on_import
-from gradsync.ranks.host.launchers.launcher import Launcher
+from gradsync.ranks.host.launchers.launcher import Launcher, rank_environ
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation
+from gradsync.text import full_stop
 
 TIME_LIMIT = 10.0  # seconds; torch itself is already imported
+GRADED = {
+    "CUDA_VISIBLE_DEVICES": "",  # hides GPUs: the same grade on every machine
+    # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
+    # and blocks for 5 s where a name server does not answer.
+    "RES_OPTIONS": "attempts:0",
+}
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of importing the files of a folder."""
+    """The result of importing the files of a phase."""
 
     # File -> why it can't be imported.
     failures: Mapping[str, Failure] = field(default_factory=dict)
     stubs: frozenset[str] = frozenset()  # names of functions and classes without a body
 
 
-class Loader:
-    """Loads the files of each folder once, and keeps the results."""
+@dataclass(frozen=True)
+class LearnerFiles:
+    """The files of a phase under test, which functions on the ranks can use."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Loaded] = {}
+    submission: Path  # contains a folder for each phase
+    course: Course
+    phase: str
+    refused: Mapping[str, str] = field(default_factory=dict)  # files that do not count, and why
 
-    def load(self, task: Task, paths: Sequence[Path], launcher: Launcher) -> Loaded:
-        """Compile and import files on a rank, unless they are already loaded.
+    def settings(self, probe: Callable[..., Any]) -> dict[str, Any]:
+        """Return the fields of a `Task` that give `probe` these files.
+
+        Raises:
+            MissingFile: a file that the function needs is missing or refused.
+        """
+        standins = self._standins()
+        return {
+            "modules": self._modules(probe),
+            "roots": (self.submission,),
+            "path": (str(self._folder), *map(str, standins)),  # for imports in learners' files
+            "readable": standins,
+            "environ": {**rank_environ(bare=True), **GRADED},
+        }
+
+    def load(self, task: Task, launcher: Launcher) -> Loaded:
+        """Compile and import the files on a rank, once for all tests.
 
         Args:
             task: the run of a test, in whose environment the files are imported.
-            paths: the files; a file that others import comes before them.
             launcher: starts the rank.
 
         Raises:
             LauncherError: the rank could not be started.
         """
+        files = [self._folder / file for file in self.course.files(self.phase)]
+        paths = [path for path in files if path.is_file()]
         key = (task.path, *((path, path.stat().st_mtime_ns) for path in paths))
-        if key not in self._known:
-            self._known[key] = _load(task, paths, launcher)
-        return self._known[key]
+        if key not in _LOADED:
+            _LOADED[key] = _load(task, paths, launcher) if paths else Loaded()
+        return _LOADED[key]
+
+    @property
+    def _folder(self) -> Path:
+        return self.submission / self.phase
+
+    def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
+        """Return the files that are parameters of `probe`, by the parameter's name."""
+        wanted = probe.__code__.co_varnames[: probe.__code__.co_argcount]
+        named = {
+            file.removeprefix("template_").removesuffix(".py"): file
+            for file in self.course.files(self.phase)
+        }
+        modules = {name: self._folder / file for name, file in named.items() if name in wanted}
+        for path in modules.values():
+            if not path.is_file():
+                name = f"{self.phase}/{path.name}"
+                absent = f"{name} is not in the submission."
+                raise MissingFile(full_stop(self.refused.get(name, absent)))
+        return modules
+
+    def _standins(self) -> tuple[Path, ...]:
+        """Return the folder of stand-ins, if the submission lacks one of the files."""
+        folder = self.course.standins(self.phase)
+        lacks = any(not (self._folder / path.name).is_file() for path in folder.glob("*.py"))
+        return (folder,) if lacks else ()
+
+
+_LOADED: dict[tuple[Any, ...], Loaded] = {}  # the files of each folder are loaded once
 
 
 def _load(task: Task, paths: Sequence[Path], launcher: Launcher) -> Loaded:

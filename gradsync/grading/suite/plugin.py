@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
@@ -13,17 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradsync.course.catalogue import Course, CourseError, Exercise, find_course
-from gradsync.grading.suite.suite_ranks import SuiteRanks
-from gradsync.grading.suite.time_budget import BUDGET
-from gradsync.grading.suite.verdicts import REFUSED, exercise_of, verdict_id, verdict_of
-from gradsync.ranks import get_launcher
+from gradsync.course.catalogue import Exercise
+from gradsync.grading.suite import suite_ranks
+from gradsync.grading.suite.suite_ranks import SuiteRanks, place_of
+from gradsync.grading.suite.verdicts import verdict_id, verdict_of
 
 PHASE_POINTS = 100  # of all hidden tests of a phase, in every course
-# For a rank in a visible suite, so that an endless loop is reported soon.
-PROCESSOR_SECONDS = 5.0
 POINTS = pytest.StashKey[float]()
-RANKS = pytest.StashKey[SuiteRanks]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Of fixtures with the same name, pytest uses the one that was registered last. At this point
+    # the engine's plugin is registered, so this overrides its fixture `ranks`.
+    config.pluginmanager.register(suite_ranks)
     config.addinivalue_line(
         "markers", "exercise(id, points): the exercise of a test, and its weight among all tests"
     )
@@ -68,34 +65,6 @@ def _weights(items: Sequence[pytest.Item]) -> dict[pytest.Item, Fraction]:
     }
 
 
-def pytest_make_ranks(request: pytest.FixtureRequest) -> SuiteRanks | None:
-    """Give the tests of a suite ranks that have the learner's files."""
-    course, phase = _place(request.path.parent)
-    submission = request.config.getoption("--submission")
-    if course is None and submission is None:
-        return None
-    if course is not None:
-        submission = (submission or course.root).resolve()
-    launcher = get_launcher(request.config.getoption("--ranks-launcher"))
-    seed = f"{request.config.getoption('--seed')} {request.node.name}"
-    exercise = exercise_of(request.node)
-    is_visible = course is not None and request.path.parent.parent.name == "visible"
-    runs = SuiteRanks(
-        launcher,
-        submission,
-        course,
-        phase,
-        seen=[],
-        seed=seed,
-        exercise=exercise,
-        budget=request.config.stash.get(BUDGET, None) if exercise else None,
-        processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
-        refused=request.config.stash.get(REFUSED, {}),
-    )
-    request.node.stash[RANKS] = runs
-    return runs
-
-
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Return a generator for random inputs, which depend on the seed and the test."""
@@ -113,8 +82,8 @@ def pytest_runtest_makereport(
     decides = call.when == "call" or (call.when == "setup" and report.failed)
     if marker is not None and decides:
         exercise = _exercise_of(item, marker.args[0])
-        runs = item.stash.get(RANKS, None)
-        seen = runs.seen if runs else []
+        ranks = item.funcargs.get("ranks") if isinstance(item, pytest.Function) else None
+        seen, stubs = (ranks.seen, ranks.stubs) if isinstance(ranks, SuiteRanks) else ([], set())
         verdict = verdict_of(
             error=call.excinfo.value if call.excinfo else None,
             id=verdict_id(item.path, item.name),
@@ -126,7 +95,7 @@ def pytest_runtest_makereport(
             seconds=call.duration,
             seen=seen,
             folder=_folder_of(item),
-            stubs=runs.stubs if runs else (),
+            stubs=stubs,
         )
         seen.clear()  # otherwise all values of the ranks stay in memory until the last test is over
         report.gradsync_verdict = verdict  # type: ignore[attr-defined]
@@ -140,22 +109,11 @@ def title_of(item: pytest.Item) -> str:
     return " ".join((getattr(item, "obj", None).__doc__ or item.name).split())
 
 
-@functools.cache
-def _place(folder: Path) -> tuple[Course | None, str]:
-    """Return the course and phase of a folder of tests, or (None, "")."""
-    if folder.parent.name not in ("visible", "hidden"):
-        return None, ""
-    try:
-        return find_course(folder), folder.name
-    except CourseError:
-        return None, ""
-
-
 def _folder_of(item: pytest.Item) -> str:
     submission: Path | None = item.config.getoption("--submission")
     return "" if submission is None else f"{submission.resolve()}/"
 
 
 def _exercise_of(item: pytest.Item, id: str) -> Exercise | None:
-    course, _ = _place(item.path.parent)
+    course, _ = place_of(item.path.parent)
     return course.find(id) if course is not None else None

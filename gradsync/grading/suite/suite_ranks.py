@@ -7,49 +7,79 @@ ranks. A parameter of that function can be a learner's file, imported on the ran
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gradsync.course.catalogue import Course
-from gradsync.grading.suite.learner_files import Loaded, Loader
-from gradsync.grading.suite.time_budget import TimeBudget
-from gradsync.grading.suite.verdicts import MissingFile
+import pytest
+
+from gradsync.course.catalogue import Course, CourseError, find_course
+from gradsync.grading.suite.learner_files import LearnerFiles
+from gradsync.grading.suite.time_budget import BUDGET, TimeBudget
+from gradsync.grading.suite.verdicts import REFUSED, exercise_of
 from gradsync.ranks import RankFailure, get_launcher
-from gradsync.ranks.host.launchers.launcher import Launcher, rank_environ
+from gradsync.ranks.host.launchers.launcher import Launcher
 from gradsync.ranks.host.observe import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
-from gradsync.submission import Submission
 from gradsync.testing.rules import Rule, first_match
-from gradsync.text import full_stop
 
 TIME_LIMIT = 20.0  # seconds for a test's ranks: 100 times the time of a correct answer
-GRADED = {
-    "CUDA_VISIBLE_DEVICES": "",  # hides GPUs: the same grade on every machine
-    # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
-    # and blocks for 5 s where a name server does not answer.
-    "RES_OPTIONS": "attempts:0",
-}
-LOADER = Loader()
+# For a rank in a visible suite, so that an endless loop is reported soon.
+PROCESSOR_SECONDS = 5.0
+
+
+@pytest.fixture
+def ranks(
+    request: pytest.FixtureRequest, ranks: Callable[..., Observation]
+) -> Callable[..., Observation]:
+    """In a suite, run functions with the learner's files; elsewhere, as the engine's fixture."""
+    course, phase = place_of(request.path.parent)
+    config, test = request.config, request.node
+    submission: Path | None = config.getoption("--submission")
+    if course is None and submission is None:
+        return ranks
+    files = None
+    if course is not None:
+        root = (submission or course.root).resolve()
+        files = LearnerFiles(root, course, phase, config.stash.get(REFUSED, {}))
+    is_visible = course is not None and request.path.parent.parent.name == "visible"
+    exercise = exercise_of(test)
+    return SuiteRanks(
+        get_launcher(config.getoption("--ranks-launcher")),
+        files,
+        seed=f"{config.getoption('--seed')} {test.name}",
+        exercise=exercise,
+        budget=config.stash.get(BUDGET, None) if exercise else None,
+        processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
+    )
+
+
+@functools.cache
+def place_of(folder: Path) -> tuple[Course | None, str]:
+    """Return the course and phase of a folder of tests, or (None, "")."""
+    if folder.parent.name not in ("visible", "hidden"):
+        return None, ""
+    try:
+        return find_course(folder), folder.name
+    except CourseError:
+        return None, ""
 
 
 @dataclass
 class SuiteRanks:
-    """The `ranks` fixture of a suite: it is called like `gradsync.run_ranks`."""
+    """Runs the functions of one test; it is called like `gradsync.run_ranks`."""
 
     launcher: Launcher
-    submission: Path | None  # None: no files are under test
-    course: Course | None
-    phase: str
-    seen: list[Observation]
+    files: LearnerFiles | None  # None: no files are under test
     seed: str
     exercise: str = ""
     budget: TimeBudget | None = None  # None: each test has its full time limit
     processor_seconds: float = math.inf
-    refused: Mapping[str, str] = field(default_factory=dict)  # refused files, and why
+    seen: list[Observation] = field(default_factory=list)
     stubs: set[str] = field(default_factory=set)  # names without a body in the learner's files
 
     def __call__(
@@ -85,18 +115,15 @@ class SuiteRanks:
             function=probe,
             world_size=world_size,
             inputs=inputs,
-            modules=self._modules(probe),
-            roots=(self.submission,) if self.submission else (),
-            path=self._path(),
-            readable=self._standins(),
-            environ={**rank_environ(bare=True), **GRADED} if self.submission else None,
             process_group=process_group,
             timeout=self._limit(timeout, promised),
             processor_seconds=math.inf if may_fail else self.processor_seconds,
             may_fail=tuple(may_fail),
             seed=f"{self.seed}, run {len(self.seen)}",
+            **(self.files.settings(probe) if self.files else {}),
         )
-        self._load(task)
+        if self.files:
+            self._load(self.files, task)
         observation = _with_full_limit(observe(task, self.launcher), task.timeout, timeout)
         self.seen.append(observation)
         if observation.failure is not None:
@@ -108,63 +135,19 @@ class SuiteRanks:
             return seconds
         return self.budget.limit(self.exercise, seconds, promised=promised)
 
-    def _load(self, task: Task) -> None:
-        """Import the learner's files once for all tests.
+    def _load(self, files: LearnerFiles, task: Task) -> None:
+        """Import the learner's files, if no earlier test has.
 
         Raises:
             RankFailure: a file that the task needs can't be imported.
         """
-        if self.submission is None or self.course is None:
-            return
-        folder = self.submission / self.phase
-        paths = [folder / file for file in self.course.files(self.phase)]
-        found = [path for path in paths if path.is_file()]
-        loaded = LOADER.load(task, found, self.launcher) if found else Loaded()
+        loaded = files.load(task, self.launcher)
         self.stubs |= loaded.stubs
         for path in task.modules.values():
             if failure := loaded.failures.get(path.name):
                 raise RankFailure(
                     Observation(task.world_size, (None,) * task.world_size, (), (), 0.0, failure)
                 )
-
-    def _standins(self) -> tuple[Path, ...]:
-        """Return the folder of stand-ins, if the submission lacks one of the files."""
-        if self.submission is None or self.course is None:
-            return ()
-        folder, own = self.course.standins(self.phase), self.submission / self.phase
-        lacks = any(not (own / path.name).is_file() for path in folder.glob("*.py"))
-        return (folder,) if lacks else ()
-
-    def _path(self) -> tuple[str, ...]:
-        """Return the folders from which a learner's file imports."""
-        if self.submission is None:
-            return ()
-        return (str(self.submission / self.phase), *map(str, self._standins()))
-
-    def _modules(self, probe: Callable[..., Any]) -> dict[str, Path]:
-        if self.submission is None or self.course is None:
-            return {}
-        wanted = probe.__code__.co_varnames[: probe.__code__.co_argcount]
-        modules = {}
-        for file in self.course.files(self.phase):
-            name = file.removeprefix("template_").removesuffix(".py")
-            path = self.submission / self.phase / file
-            if name in wanted:
-                if not path.is_file():
-                    path_in = f"{self.phase}/{file}"
-                    absent = f"{path_in} is not in the submission."
-                    raise MissingFile(full_stop(self.refused.get(path_in, absent)))
-                modules[name] = path
-        return modules
-
-
-def unsuite_ranks(
-    submission: Submission, folder: Path, course: Course, phase: str, seed: str
-) -> SuiteRanks:
-    """Return ranks for a command that runs a phase's files, unpacked in `folder`, ungraded."""
-    return SuiteRanks(
-        get_launcher(), folder, course, phase, seen=[], seed=seed, refused=submission.refused
-    )
 
 
 def _with_full_limit(observation: Observation, limit: float, full: float) -> Observation:
