@@ -1,13 +1,17 @@
-"""The reference samplers of both phases meet their contract for any M, N, seed and epoch."""
+"""The reference samplers of both phases meet their contract for any M, N, seed and epoch.
+
+The rules say whether shares are right; tests/course/rules compares the rules with torch's sampler.
+"""
 
 import importlib.util
-import math
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler
+
+from support.rules.shares import diagnose_shares
+from support.rules.strides import diagnose_strides
 
 SOLUTIONS = Path(__file__).parents[3] / "solutions"
 M, N = st.integers(1, 2000), st.integers(1, 64)
@@ -29,67 +33,34 @@ Resumable = sampler_of("phase2", "ResumableDistributedSampler")
 both = pytest.mark.parametrize("sampler_class", [Padded, Resumable])
 
 
-def samplers(sampler_class, m, n, shuffle=False, seed=0, epoch=0, **options):
+def shares_of(sampler_class, m, n, shuffle, seed, epoch, *, resumed=None, **options):
+    """Return the ranks' shares, each as long as its sampler says."""
     made = [sampler_class(range(m), n, r, shuffle=shuffle, seed=seed, **options) for r in range(n)]
     for sampler in made:
         sampler.set_epoch(epoch)
-    return made
-
-
-def shares_of(sampler_class, m, n, *order, **options):
-    return [list(sampler) for sampler in samplers(sampler_class, m, n, *order, **options)]
-
-
-def dealt(shares):
-    """Return the order from which strided shares were taken, including padding."""
-    return [index for row in zip(*shares, strict=True) for index in row]
-
-
-def joined(shares):
-    return [index for share in shares for index in share]
-
-
-def as_dealt(sampler_class, shares):
-    return joined(shares) if sampler_class is Padded else dealt(shares)
-
-
-def torchs(m, n, drop_last=False):
-    """Return torch's shares without shuffling: strided and padded as in phase 2."""
-    return [
-        list(DistributedSampler(range(m), n, r, shuffle=False, drop_last=drop_last))
-        for r in range(n)
-    ]
+        if resumed is not None:
+            sampler.resume(epoch, resumed)
+    lengths = [len(sampler) for sampler in made]
+    shares = [list(sampler) for sampler in made]
+    assert lengths == [len(share) for share in shares]
+    return shares
 
 
 @both
 @MANY
-@given(m=M, n=N, order=ORDERS)
-def test_all_ranks_get_as_many_indices_as_their_length(sampler_class, m, n, order):
-    made = samplers(sampler_class, m, n, *order)
-
-    assert {len(sampler) for sampler in made} == {math.ceil(m / n)}
-    assert {len(list(sampler)) for sampler in made} == {math.ceil(m / n)}
-
-
-@both
-@MANY
-@given(m=M, n=N, order=ORDERS)
-def test_the_ranks_share_one_order_padded_with_its_own_beginning(sampler_class, m, n, order):
-    together = as_dealt(sampler_class, shares_of(sampler_class, m, n, *order))
-
-    assert sorted(together[:m]) == list(range(m))
-    assert together[m:] == [together[k % m] for k in range(len(together) - m)]
-    assert order[0] or together[:m] == list(range(m))
-
-
-@both
-@MANY
-@given(m=M, n=N, order=ORDERS)
-def test_the_order_depends_only_on_seed_and_epoch(sampler_class, m, n, order):
+@given(m=M, n=N, order=ORDERS, drop_last=st.booleans())
+def test_the_ranks_share_the_order_of_one_rank(sampler_class, m, n, order, drop_last):
     [alone] = shares_of(sampler_class, m, 1, *order)
-    together = as_dealt(sampler_class, shares_of(sampler_class, m, n, *order))
 
-    assert together[:m] == alone
+    assert sorted(alone) == list(range(m))
+    assert order[0] or alone == sorted(alone)
+    if sampler_class is Padded:
+        shares = shares_of(Padded, m, n, *order)
+        assert diagnose_shares(shares, m, shuffle=order[0]) is None
+        assert [index for share in shares for index in share][:m] == alone
+    else:
+        shares = shares_of(Resumable, m, n, *order, drop_last=drop_last)
+        assert diagnose_strides(shares, alone, drop_last=drop_last) is None
 
 
 @both
@@ -103,45 +74,24 @@ def test_a_different_seed_or_epoch_gives_a_different_order(sampler_class, m, see
 
 
 @MANY
-@given(m=M, n=N)
-def test_phase_1_has_the_order_of_torch_in_chunks(m, n):
-    shares = shares_of(Padded, m, n)
-
-    assert joined(shares) == dealt(torchs(m, n))
-
-
-@MANY
-@given(m=M, n=N, drop_last=st.booleans())
-def test_phase_2_has_the_shares_of_torch(m, n, drop_last):
-    assert shares_of(Resumable, m, n, drop_last=drop_last) == torchs(m, n, drop_last)
-
-
-@MANY
-@given(m=M, n=N, order=ORDERS, drop_last=st.booleans(), data=st.data())
-def test_phase_2_resumed_has_the_shares_of_torch_for_the_rest(m, n, order, drop_last, data):
-    seen = data.draw(st.integers(0, m - 1))
-    [alone] = shares_of(Resumable, m, 1, *order)
-    rest = alone[seen:]
-    made = samplers(Resumable, m, n, *order, drop_last=drop_last)
-    for sampler in made:
-        sampler.resume(order[2], seen)
-    lengths = [len(sampler) for sampler in made]
-    shares = [list(sampler) for sampler in made]
-
-    wanted = torchs(len(rest), n, drop_last)
-    assert shares == [[rest[position] for position in share] for share in wanted]
-    assert lengths == [len(share) for share in wanted]
-    assert [list(sampler) for sampler in made] == (
-        shares_of(Resumable, m, n, *order, drop_last=drop_last)
-    )
-
-
-@given(n=N, over=st.integers(0, 63))
-def test_phase_2_has_no_samples_after_the_padding(n, over):
+@given(m=M, n=N, order=ORDERS, drop_last=st.booleans(), seen=NUMBER)
+def test_ranks_that_resume_share_the_rest(m, n, order, drop_last, seen):
     """A trainer that also counts the padding resumes up to N-1 positions after the end."""
-    made = samplers(Resumable, 10, n)
-    for sampler in made:
-        sampler.resume(0, 10 + over % n)
+    seen %= m + n
+    [alone] = shares_of(Resumable, m, 1, *order)
 
-    assert {len(sampler) for sampler in made} == {0}
-    assert [list(sampler) for sampler in made] == [[]] * n
+    shares = shares_of(Resumable, m, n, *order, resumed=seen, drop_last=drop_last)
+
+    assert diagnose_strides(shares, alone, seen=seen, drop_last=drop_last) is None
+
+
+@given(m=M, n=N, order=ORDERS, seen=NUMBER)
+def test_only_the_next_pass_is_resumed(m, n, order, seen):
+    sampler = Resumable(range(m), n, 0, shuffle=order[0], seed=order[1])
+    sampler.set_epoch(order[2])
+    whole = list(sampler)
+    sampler.resume(order[2], seen % m)
+
+    list(sampler)
+
+    assert list(sampler) == whole
