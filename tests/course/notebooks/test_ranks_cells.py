@@ -126,15 +126,6 @@ def test_each_of_several_exceptions_is_shown_once(run):
         assert text.count("raise ValueError('one')") == 1
 
 
-def test_variables_survive_a_wait_for_a_message_that_no_rank_sends(run):
-    run("%%ranks 4\nkept = rank")
-    failed = run("%%ranks 4\ndist.recv(x)")
-
-    assert "Ranks 0-3 are waiting in recv #1 from any rank (2 x float32), at" in failed.text
-    assert "All ranks keep their variables" in failed.text
-    assert run("%%ranks 4\ndist.barrier()\nkept // 4").text == "[ranks 0-3] 0"
-
-
 def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
     fresh.run("%%ranks 2\nweights = 1\nbatch = 2")
     request = fresh.begin(
@@ -150,18 +141,6 @@ def test_the_variables_of_a_rank_that_can_not_be_interrupted_are_named(fresh):
         "batch) and imports are lost. Run the cells again that define these variables."
         in stopped.text
     )
-
-
-def test_destroying_a_group_before_its_collectives_are_complete_ends_the_cell(run):
-    failed = run(
-        "%%ranks 4\nif rank:\n    work = dist.all_reduce(x, async_op=True)\n"
-        "    dist.destroy_process_group()"
-    )
-
-    assert failed.seconds < 2
-    assert "Rank 0 returned without calling all_reduce #1 (2 x float32)" in failed.text
-    assert "are waiting in destroy_process_group, at" in failed.text
-    assert run("%%ranks 4\ndist.barrier()\n'there'").text == "[ranks 0-3] 'there'"
 
 
 def test_line_numbers_count_from_the_start_of_the_cell(run):

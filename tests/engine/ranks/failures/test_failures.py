@@ -97,15 +97,6 @@ def test_an_exception_with_a_broken_str_is_reported(failure_of):
     assert failure.exception == "OddError"
 
 
-def test_an_endless_recursion_is_reported(failure_of):
-    def fall():
-        return fall()
-
-    failure = failure_of(fall, 1)
-
-    assert failure.exception == "RecursionError"
-
-
 def test_an_exception_with_megabytes_of_text_is_reported(failure_of):
     def fail():
         raise ValueError("x" * 40_000_000)
