@@ -8,7 +8,6 @@ file in several of these folders.
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -68,16 +67,6 @@ class Right:
     @property
     def phase(self) -> str:
         return next(iter(self.additions)).partition("/")[0]
-
-    @property
-    def definitions(self) -> frozenset[str]:
-        """The names of the functions and classes that it writes anew."""
-        return frozenset(
-            node.name
-            for text in self.additions.values()
-            for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        )
 
     def submission(self, course: Course) -> Submission:
         """Return the solution with these functions replaced."""

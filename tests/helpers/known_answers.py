@@ -1,5 +1,6 @@
 """The known mistakes and correct answers, by the names that their tests have."""
 
+import ast
 from pathlib import Path
 
 from gradsync.course.catalogue import find_course
@@ -18,5 +19,7 @@ RIGHT = {
 def written_anew(right):
     """Return the exercises whose tests grade a correct answer."""
     every = COURSE.exercises(right.phase)
-    written = [exercise.id for exercise in every if exercise.name in right.definitions]
+    nodes = [node for text in right.additions.values() for node in ast.parse(text).body]
+    defined = {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    written = [exercise.id for exercise in every if exercise.name in defined]
     return written or [exercise.id for exercise in every]  # it only replaces a helper function
