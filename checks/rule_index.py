@@ -18,10 +18,13 @@ def render() -> str:
         "Each page explains a rule, with a script that the rule reports and the corrected script.",
         "[docs/review.md](../../../docs/review.md) describes the command.",
         "",
-        "| code | mistake | practice |",
-        "|---|---|---|",
+        "Rules that find a cost or a possible mistake are off unless you select them, such as with",
+        "`--select DDP026`.",
+        "",
+        "| code | finding | kind | practice |",
+        "|---|---|---|---|",
     ]
-    lines += [f"| [{r.code}]({r.code}.md) | {r.title} | {r.topic} |" for r in RULES]
+    lines += [f"| [{r.code}]({r.code}.md) | {r.title} | {r.kind} | {r.topic} |" for r in RULES]
     return "\n".join(lines) + "\n"
 
 

@@ -1,13 +1,24 @@
-"""The checklist: the practices that are followed, broken, or not applicable."""
+"""The checklist: the practices that a program breaks, those that it follows, and the other ones.
+
+A practice counts as followed only if its evidence was seen in the program and no rule found a
+mistake. Without evidence it is not checked, even if no rule found a mistake.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gradsync.review.findings import Rule
-from gradsync.review.reviewing import Review
+from gradsync.review.findings import Finding, Rule
+from gradsync.review.flow.program import Program
+from gradsync.review.flow.values import DATA, LOCAL, RANK, WORLD, Step
+from gradsync.review.queries import (
+    all_ranks_join,
+    has_distributed_sampler,
+    is_wrapped,
+    training_loops,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,20 +26,125 @@ class Line:
     """One practice, and whether the files follow it."""
 
     topic: str  # "each epoch has a new order"
-    state: Literal["fine", "found", "not applicable"]
-    codes: tuple[str, ...]  # of the findings
+    state: Literal["broken", "followed", "not checked"]
+    codes: tuple[str, ...] = ()  # of the findings
 
 
-def checklist(review: Review, rules: Iterable[Rule]) -> Sequence[Line]:
+def checklist(
+    findings: Iterable[Finding], followed: Iterable[str], rules: Iterable[Rule]
+) -> Sequence[Line]:
     """Return a line for each topic of the rules, in the order of their codes."""
-    topics: dict[str, list[str]] = {}
-    for rule in rules:
-        topics.setdefault(rule.topic, []).append(rule.code)
-    return [_line(topic, codes, review) for topic, codes in topics.items()]
+    broken: dict[str, set[str]] = {}
+    topics = {rule.code: rule.topic for rule in rules}
+    for finding in findings:
+        broken.setdefault(topics[finding.code], set()).add(finding.code)
+    seen = set(followed)
+    return [
+        Line(topic, "broken", tuple(sorted(broken[topic])))
+        if topic in broken
+        else Line(topic, "followed" if topic in seen else "not checked")
+        for topic in dict.fromkeys(topics.values())
+    ]
 
 
-def _line(topic: str, codes: list[str], review: Review) -> Line:
-    found = tuple(sorted({f.code for f in review.findings if f.code in codes}))
-    if found:
-        return Line(topic, "found", found)
-    return Line(topic, "fine" if review.applied & set(codes) else "not applicable", ())
+def _by_rank(step: Step) -> bool:
+    return any(RANK in guard.value.tags for guard in step.guards)
+
+
+def _loaders(program: Program) -> list[Step]:
+    """Return the calls that make the loaders with a share for each rank."""
+    made = [loader.step for loader in program.things("loader")]
+    return [step for step in made if step is not None and has_distributed_sampler(step)]
+
+
+def _made_after_the_group(program: Program) -> bool:
+    loaders = _loaders(program)
+    return any(program.before(start, step) for start in program.starts for step in loaders)
+
+
+def _trains_on_shares(program: Program) -> bool:
+    steps = (loader.step for loader, _ in training_loops(program))
+    return any(step is not None and has_distributed_sampler(step) for step in steps)
+
+
+def _sets_the_epoch(program: Program) -> bool:
+    return any(s.receiver.of_kind("sampler", "loader") for s in program.methods("set_epoch"))
+
+
+def _divides_the_batch(program: Program) -> bool:
+    sizes = [step.argument(1, "batch_size") for step in _loaders(program)]
+    return any(size is not None and WORLD in size.tags for size in sizes)
+
+
+def _saves_on_one_rank(program: Program) -> bool:
+    saves = list(program.calls("torch.save"))
+    return bool(saves) and all(map(_by_rank, saves))
+
+
+def _saves_the_model(program: Program) -> bool:
+    states = [t for step in program.calls("torch.save") for arg in step.args for t in arg.deep()]
+    return any(t.kind == "state" and t.inner.surely("model") for t in states)
+
+
+def _logs_on_one_rank(program: Program) -> bool:
+    return any(map(_by_rank, program.calls("builtins.print", "wandb.init", "SummaryWriter")))
+
+
+def _all_join(program: Program) -> bool:
+    return any(all_ranks_join(step) and not step.on_some_ranks for step in program.steps)
+
+
+def _waits(program: Program) -> bool:
+    return any(step.receiver.of_kind("work") for step in program.methods("wait"))
+
+
+def _uses_the_local_rank(program: Program) -> bool:
+    steps = program.calls("torch.cuda.set_device", "torch.device")
+    return any(arg.tags >= {RANK, LOCAL} for step in steps for arg in step.args)
+
+
+def _wraps(program: Program) -> bool:
+    return bool(program.wrappers or program.sharded)
+
+
+def _averages(program: Program) -> bool:
+    return bool(program.averages_by_hand) or any(map(is_wrapped, program.backwards))
+
+
+def _sums_a_metric(program: Program) -> bool:
+    reduced = [s for s in program.steps if s.collective == "all_reduce" and s.args]
+    return any(DATA in step.args[0].deep_tags() for step in reduced)
+
+
+def _shares_the_model(program: Program) -> bool:
+    return _wraps(program) or any(
+        step.collective == "broadcast" and step.args and step.args[0].of_kind("params")
+        for step in program.steps
+    )
+
+
+def _seeds_by_rank(program: Program) -> bool:
+    seeds = program.calls("torch.manual_seed", "numpy.random.seed", "random.seed")
+    return any(RANK in arg.tags for step in seeds for arg in step.args)
+
+
+EVIDENCE: Mapping[str, Callable[[Program], bool]] = {
+    "process group before loaders": _made_after_the_group,
+    "each rank has its own samples": _trains_on_shares,
+    "each epoch has a new order": _sets_the_epoch,
+    "each loader has the batch size of one rank": _divides_the_batch,
+    "one rank writes files": _saves_on_one_rank,
+    "checkpoints fit the model": _saves_the_model,
+    "one rank logs": _logs_on_one_rank,
+    "all ranks call each collective": _all_join,
+    "each rank waits for asynchronous work": _waits,
+    "the process group is destroyed": lambda p: any(p.calls("destroy_process_group")),
+    "the launcher decides ranks, port and device": _uses_the_local_rank,
+    "the model is ready before it is wrapped": _wraps,
+    "the model is ready before its optimizer": lambda p: _wraps(p) and bool(p.things("optimizer")),
+    "BatchNorm uses the batch of all ranks": lambda p: any(p.calls("convert_sync_batchnorm")),
+    "gradients are averaged": _averages,
+    "metrics count each sample once": _sums_a_metric,
+    "all ranks begin with the same model": _shares_the_model,
+    "augmentations differ between ranks": _seeds_by_rank,
+}

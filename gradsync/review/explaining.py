@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gradsync.errors import UnusableInput
 from gradsync.records import Report, Verdict
 from gradsync.review.catalogue import RULES
 from gradsync.review.findings import Finding
@@ -34,11 +33,8 @@ def explained(report: Report, root: Path) -> Report:
 
 
 def _findings(path: Path) -> Sequence[Finding]:
-    try:
-        found = review([path], RULES, unsure=True).findings
-        return [finding for finding in found if finding.path == str(path)]
-    except UnusableInput:  # the failed test already reports this
-        return ()
+    found = review([path], RULES, unsure=True).findings  # a failed test reports unreadable files
+    return [finding for finding in found if finding.path == str(path)]
 
 
 def _name(verdict: Verdict) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gradsync.errors import UnusableInput
 from gradsync.review.catalogue import DEFAULT
+from gradsync.review.checklist import EVIDENCE
 from gradsync.review.findings import Finding, Hit, Rule
 from gradsync.review.flow.program import Program, programs
 from gradsync.review.flow.project import Project, parse, read
@@ -17,11 +19,13 @@ _DEEPEST = 8_000  # Python's recursion limit while a script is followed
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The findings in some files, sorted by place, and the rules that apply to these files."""
+    """The findings in some files, sorted by place."""
 
     findings: tuple[Finding, ...]
-    applied: frozenset[str]  # codes of the rules that apply to a program in the files
-    files: tuple[str, ...]
+    followed: frozenset[str]  # topics of the checklist whose evidence was seen
+    distributed: bool  # whether a rule applies to a program in the files
+    files: tuple[str, ...]  # that were reviewed
+    unreadable: tuple[tuple[Path, str], ...] = ()  # the other files, and the reasons
 
 
 def review(
@@ -29,10 +33,19 @@ def review(
 ) -> Review:
     """Review files together, because a file may call functions of another one.
 
-    Raises:
-        UnusableInput: if a file can't be read, or is not Python code.
+    Args:
+        paths: the files. Those that can't be read are listed in the result.
+        rules: the rules to apply.
+        unsure: report findings that are only possible mistakes, too.
     """
-    return _review(Project([read(path) for path in paths]), rules, unsure)
+    sources, unreadable = [], []
+    for path in paths:
+        try:
+            sources.append(read(path))
+        except UnusableInput as error:
+            unreadable.append((path, str(error)))
+    found = _review(Project(sources), rules, unsure)
+    return replace(found, unreadable=tuple(unreadable))
 
 
 def review_text(
@@ -48,22 +61,23 @@ def review_text(
 
 def _review(project: Project, rules: Sequence[Rule], unsure: bool) -> Review:
     findings: dict[tuple[str, int, int, str], Finding] = {}
-    applied: set[str] = set()
+    followed: set[str] = set()
+    distributed = False
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEEPEST))
     try:
         for source in project.sources:
             for program in programs(project, source):
-                for rule in rules:
-                    if rule.applies(program):
-                        applied.add(rule.code)
-                        for finding in _findings(program, rule, unsure):
-                            key = (finding.path, finding.line, finding.column, finding.code)
-                            findings.setdefault(key, finding)
+                applied = [rule for rule in rules if rule.applies(program)]
+                distributed |= bool(applied)
+                followed |= {topic for topic, seen in EVIDENCE.items() if seen(program)}
+                for finding in (f for rule in applied for f in _findings(program, rule, unsure)):
+                    key = (finding.path, finding.line, finding.column, finding.code)
+                    findings.setdefault(key, finding)
     finally:
         sys.setrecursionlimit(limit)
     names = tuple(source.path for source in project.sources)
-    return Review(tuple(sorted(findings.values())), frozenset(applied), names)
+    return Review(tuple(sorted(findings.values())), frozenset(followed), distributed, names)
 
 
 def _findings(program: Program, rule: Rule, unsure: bool) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gradsync.review.reviewing import Review
 
 FOUND = 1
+UNUSABLE = 2
 EVERY = "all"
 
 
@@ -48,6 +50,9 @@ def review_command(
         str | None,
         typer.Option(metavar="CODES", help="Only these rules, such as DDP004,DDP005."),
     ] = None,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Print only the number of findings of each rule.")
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option(metavar="CODE", help="Show the page of a rule; `all` lists the rules."),
@@ -55,8 +60,10 @@ def review_command(
 ) -> None:
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
-    Exits with status 1 if something was found. The comment `# gradsync: ignore[DDP004]` on a line
-    suppresses this finding there.
+    A folder stands for all Python files in it. Exits with status 1 if something was found, and
+    with 2 if a named file can't be read. Costs and possible mistakes are reported only if you
+    select their rules; `--select DDP` selects all rules. The comment `# gradsync: ignore[DDP004]`
+    on a line suppresses this finding there.
 
     [dim]gradsync review train.py[/]             all rules
     [dim]gradsync review --explain DDP005[/]     why a rule matters, with wrong and right code
@@ -73,14 +80,20 @@ def review_command(
     paths = _python_files(files)
     if fix:
         _fix(paths, rules)
-    found = review(paths, rules)
+    found = review(paths, rules, unsure=select is not None)
     if format is Format.sarif:
         _print_sarif(found, rules)
+    elif statistics:
+        print("\n".join(_statistics(found, rules)))
     else:
         _print_text(found, rules)
+    for _, reason in found.unreadable:
+        say(f"not reviewed: {reason}")
     if fix and found.findings:
         count = counted(len(found.findings), "finding")
         say(f"{count} must be fixed by hand, because the right change depends on your intention.")
+    if any(path in files for path, _ in found.unreadable):
+        raise typer.Exit(UNUSABLE)
     raise typer.Exit(FOUND if found.findings else 0)
 
 
@@ -141,24 +154,40 @@ def _print_text(found: Review, rules: Sequence[Rule]) -> None:
     for f in found.findings:
         place = f"{f.path}:{f.line}:{f.column}"
         console.print(f"{escape(place)} [bold red]{f.code}[/] {escape(f.text)}")
-    lines = checklist(found, rules)
     summary = Console(stderr=True, highlight=False)
+    if not found.distributed:
+        summary.print("No distributed training was found in these files.")
+        return
+    if len(found.files) > 1:
+        for text in _statistics(found, rules):
+            summary.print(escape(text), soft_wrap=True)
+    lines = checklist(found.findings, found.followed, rules)
     for line in lines:
         if line.codes:
             summary.print(f"[red]✗[/] {line.topic}  [red]{', '.join(line.codes)}[/]")
-    fine, absent = (
-        [line.topic for line in lines if line.state == state]
-        for state in ("fine", "not applicable")
-    )
-    if fine:
-        summary.print(f"[green]✓[/] no problems in: {'; '.join(fine)}")
-    if absent:
-        summary.print(f"[dim]- not applicable: {'; '.join(absent)}[/]")
+    followed = [line.topic for line in lines if line.state == "followed"]
+    unchecked = [line.topic for line in lines if line.state == "not checked"]
+    if followed:
+        summary.print(f"[green]✓[/] followed: {'; '.join(followed)}")
+    if unchecked:
+        summary.print(f"[dim]- not checked: {'; '.join(unchecked)}[/]")
     if found.findings:
         code = found.findings[0].code
         summary.print(f"[dim]gradsync review --explain {code} shows wrong and right code.[/]")
-    if len(absent) == len(lines):
-        summary.print("No distributed training was found in these files.")
+
+
+def _statistics(found: Review, rules: Sequence[Rule]) -> list[str]:
+    """Return a line for each rule with findings, the most frequent one first."""
+    titles = {rule.code: rule.title for rule in rules}
+    counts = Counter(finding.code for finding in found.findings)
+    lines = [f"{count:5} {code} {titles[code]}" for code, count in counts.most_common()]
+    places = len({finding.path for finding in found.findings})
+    total = f"{counted(len(found.findings), 'finding')} in {counted(places, 'file')}"
+    return [*lines, f"{total}; {counted(len(found.files), 'file')} reviewed"]
+
+
+def _titled(rule: Rule) -> str:
+    return rule.title if rule.kind == "mistake" else f"{rule.title} ({rule.kind}: off by default)"
 
 
 def _show_page(code: str) -> None:
@@ -171,7 +200,7 @@ def _show_page(code: str) -> None:
 
     from gradsync.review.catalogue import RULES, page
 
-    titles = {rule.code: rule.title for rule in RULES}
+    titles = {rule.code: _titled(rule) for rule in RULES}
     wanted = code.strip().upper()
     if wanted == EVERY.upper():
         print("\n".join(f"{code} {title}" for code, title in titles.items()))

@@ -44,12 +44,52 @@ def test_each_finding_is_a_line_with_place_code_and_text(script):
     ]
 
 
-def test_the_checklist_shows_practices_that_are_followed_broken_and_not_applicable(script):
-    printed = run(script).stderr
+def test_the_checklist_shows_practices_that_are_broken_followed_and_not_checked(script):
+    printed = " ".join(run(script).stderr.split())
 
-    assert re.search("✓ no problems in: .*each rank has its own samples", printed, re.DOTALL)
-    assert "✗ each epoch has a new order  DDP005" in printed
-    assert re.search("not applicable: .*all ranks begin with the same model", printed)
+    assert "✗ each epoch has a new order DDP005" in printed
+    followed, unchecked = printed.split("✓ followed: ")[1].split("- not checked: ")
+    assert "each rank has its own samples; " in followed
+    assert "gradients are averaged; " in followed
+    assert "metrics count each sample once" in unchecked
+
+
+def test_the_checklist_claims_nothing_that_was_not_seen(script):
+    script.write_text("import torch.distributed as dist\ndist.init_process_group('gloo')\n")
+
+    assert "followed" not in run(script).stderr
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_findings_of_the_others(script):
+    broken = script.with_name("broken.py")
+    broken.write_text("print 'Python 2'\n")
+
+    named, in_a_folder = run(broken, script), run(script.parent)
+
+    assert (named.returncode, in_a_folder.returncode) == (2, 1)
+    for ended in (named, in_a_folder):
+        assert len(ended.stdout.splitlines()) == 3
+        assert "not reviewed: " in ended.stderr
+        assert "broken.py:1: Python can't read this line" in ended.stderr
+
+
+def test_statistics_count_the_findings_of_each_rule(script):
+    script.with_name("second.py").write_text(WRONG.replace("for epoch in range(3)", "if True"))
+
+    lines = run("--statistics", script.parent).stdout.splitlines()
+
+    assert [line.split()[:2] for line in lines[:-1]] == [
+        ["2", "DDP021"],
+        ["2", "DDP013"],
+        ["1", "DDP005"],
+    ]
+    assert lines[-1] == "5 findings in 2 files; 2 files reviewed"
+
+
+def test_several_files_have_a_summary_by_rule(script):
+    script.with_name("second.py").write_text(WRONG)
+
+    assert "    2 DDP005 `set_epoch` is never called" in run(script.parent).stderr
 
 
 def test_a_script_without_mistakes_ends_with_zero(tmp_path):

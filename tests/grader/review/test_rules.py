@@ -8,6 +8,7 @@ import pytest
 from checks import rule_index
 from gradsync.review import review, review_text
 from gradsync.review.catalogue import DEFAULT, RULES, page
+from gradsync.review.checklist import EVIDENCE
 
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
@@ -42,6 +43,10 @@ def test_the_right_script_of_a_page_has_no_findings(rule):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_a_page_has_the_title_of_its_rule(rule):
     assert page_of(rule).startswith(f"# {rule.code}: {rule.title}\n")
+
+
+def test_each_practice_has_evidence_that_is_looked_for():
+    assert {rule.topic for rule in RULES} == set(EVIDENCE)
 
 
 def test_the_index_lists_all_rules():
