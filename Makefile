@@ -36,7 +36,7 @@ test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network nam
 matrix:  ## the engine's tests with each supported Python that is installed here
 	sh checks/matrix.sh $(VERSIONS)
 
-fuzz: .venv/ready  ## malformed frames and archives for two minutes; EXAMPLES=25000: twenty
+fuzz: .venv/ready  ## malformed frames and archives; EXAMPLES=25000: ten times as many
 	$(BIN)/pytest tests/fuzz --examples $(EXAMPLES)
 
 bench: .venv/ready .venv-otter/ready  ## measure the figures in docs/figures.md

@@ -1,4 +1,4 @@
-"""Read the entries of .zip, .tar.gz and .tgz archives in memory, without unpacking them.
+"""Read the entries of .zip, .tar.gz and .tgz archives, without unpacking them.
 
 A zip has a list of its files at its end, so only files that may count are read.
 """
