@@ -37,6 +37,6 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """Define `%%ranks` and `%ranks` in a notebook: `%load_ext gradsync` calls this."""
-    from gradsync.notebook.ranks_magic.magics import load
+    from gradsync.notebook.magics import load
 
     load(shell)

@@ -148,6 +148,16 @@ class Course:
         return found
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        OSError: it can't be read.
+        ValueError: it is not valid TOML.
+    """
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 def find_course(start: Path | None = None) -> Course:
     """Return the course that contains the working folder, or else this package.
 

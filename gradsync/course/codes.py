@@ -8,17 +8,11 @@ times in one, each time with another cause.
 from __future__ import annotations
 
 import difflib
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.catalogue import Course, CourseError, read_toml
 from gradsync.text import listed
 
 CODES_FILE = "codes.toml"
@@ -88,7 +82,6 @@ def _of_phase(course: Course, phase: str) -> Iterator[Meaning]:
 
 def _read(path: Path) -> list[Meaning]:
     try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8"))["meaning"]
-        return [Meaning(**row) for row in rows]
+        return [Meaning(**row) for row in read_toml(path)["meaning"]]
     except (OSError, KeyError, TypeError, ValueError) as problem:
         raise CourseError(f"{path} can't be read as a list of codes: {problem}.") from None

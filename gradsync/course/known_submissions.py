@@ -8,20 +8,14 @@ file in several of these folders.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.catalogue import Course, CourseError, read_toml
 from gradsync.course.patches import patched
 from gradsync.course.templates import templates
 from gradsync.submission import Submission
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +96,7 @@ def shown_mistake(course: Course) -> Wrong:
 
 def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
     try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8"))["wrong"]
+        rows = read_toml(path)["wrong"]
         return tuple(
             Wrong(
                 name=row["name"],

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-from gradsync.course.catalogue import CourseError
+from gradsync.course.catalogue import CourseError, read_toml
 
 SETTINGS_FILE = "course.toml"
 LATE_KEYS = ("due", "grace_days", "per_day")
@@ -45,7 +39,7 @@ def read_settings(root: Path) -> Settings:
     """
     path = root / SETTINGS_FILE
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = read_toml(path)
     except FileNotFoundError:
         return Settings(root.resolve().name)
     except (OSError, ValueError) as problem:

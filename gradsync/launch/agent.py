@@ -11,6 +11,8 @@ import sys
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import (
@@ -18,9 +20,9 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.launcher import api
 
-from gradsync.launch import network, restarts
+from gradsync.launch import network
 from gradsync.launch.master_watch import watch_master
 from gradsync.launch.placement import Master
 from gradsync.launch.rank_errors import FAILS_AGAIN
@@ -41,6 +43,16 @@ class TrainingError(Exception):
         self.status = status  # of the command
 
 
+class Agent(LocalElasticAgent):
+    """torchrun's agent, except that it does not restart ranks which would fail again."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if any(failure.exitcode == FAILS_AGAIN for failure in result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+
 def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wait: float) -> None:
     """Run the ranks of this node until all ranks of the job have ended.
 
@@ -56,7 +68,7 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
     """
     _report_failed_ranks(each=nodes > 1 or settings.max_restarts > 0)
     _choose_interface(master)
-    restarts.choose_agent()
+    api.LocalElasticAgent = Agent  # type: ignore[attr-defined]  # there is no argument for it
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # If the ranks shared the agents' store, a restarted rank could read the address of a rank of
     # the previous attempt (pytorch issue 135712): "connectFullMesh failed ... Connection refused".
@@ -67,10 +79,8 @@ def launch(settings: Settings, master: Master | None, nodes: int, nproc: int, wa
                 # With this margin, the ranks fail first, and report where they waited.
                 seconds = settings.timeout + WATCH_MARGIN
                 watch_master(master, seconds, lambda: _lost(master, settings), logs)
-            run = elastic_launch(
-                _config(settings, master, nodes, nproc, wait, logs), sys.executable
-            )
-            run(*WORKER, settings.to_json())
+            config = _config(settings, master, nodes, nproc, wait, logs)
+            api.elastic_launch(config, sys.executable)(*WORKER, settings.to_json())
     except ChildFailedError as failed:
         raise TrainingError(_why(failed.failures, settings)) from None
     except SignalException as stopped:
@@ -96,8 +106,8 @@ def _lost(master: Master | None, settings: Settings) -> str:
 
 def _config(
     settings: Settings, master: Master | None, nodes: int, nproc: int, wait: float, logs: str
-) -> LaunchConfig:
-    return LaunchConfig(
+) -> api.LaunchConfig:
+    return api.LaunchConfig(
         min_nodes=nodes,
         max_nodes=nodes,
         nproc_per_node=nproc,

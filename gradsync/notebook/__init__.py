@@ -1,8 +1,9 @@
 """Notebooks: `check` and `grade` an exercise that is solved in a notebook, and cells on N ranks.
 
 Begin with `answer`. `namespace` finds the source of an answer, `definitions` (pure functions)
-makes files from it, `hand_in` combines them with the learner's own files, and
-`definitions.locations` replaces lines of these files in a report by cells and lines.
+makes files from it and the learner's own files, and `definitions.locations` replaces lines of these
+files in a report by cells and lines. `magics` runs cells on ranks, and `cell_output` shows the
+output.
 """
 
 from __future__ import annotations

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import random
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import numpy as np
 
 from gradsync.course.catalogue import Audience, Course, CourseError, Exercise, find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading import grade as grading
 from gradsync.grading.store import draw_seed
-from gradsync.notebook.definitions.file import NotebookError
+from gradsync.notebook.definitions.file import Cell, Module, NotebookError, module_of
 from gradsync.notebook.definitions.locations import relocate
-from gradsync.notebook.hand_in import hand_in
-from gradsync.notebook.namespace import namespace_of, running_shell
-from gradsync.notebook.undisturbed import undisturbed
+from gradsync.notebook.namespace import Namespace, namespace_of, running_shell
 from gradsync.notebook.waiting import Waiting
 from gradsync.ranks import get_launcher
 from gradsync.ranks.host.launchers.choice import LauncherName
@@ -25,6 +27,9 @@ from gradsync.records import Report, Verdict
 from gradsync.reports import terminal
 from gradsync.reports.notebook import cell
 from gradsync.reports.text import finite
+from gradsync.submission import Submission
+
+NAME = "your notebook"  # of the submission
 
 
 class Stopped(KeyboardInterrupt):
@@ -132,10 +137,11 @@ def _run(
 ) -> Result:
     try:
         get_launcher(launcher).warm_up()  # in parallel with the import of torch here
-        files = hand_in(course, exercise, namespace_of(answer))
+        modules = _modules(course, exercise, namespace_of(answer))
+        files = {name: module.text.encode() for name, module in modules.items()}
         with undisturbed(course.root / "tests"):
             report = grading.grade(
-                files.submission,
+                Submission(NAME, files),
                 course,
                 phases=[exercise.phase],
                 seed=draw_seed() if seed is None else seed,
@@ -146,7 +152,59 @@ def _run(
     except KeyboardInterrupt:
         raise Stopped(f"The {action} of {exercise.name} was stopped.") from None
     command = f'gradsync.notebook.{action}("{exercise.id}", {exercise.name}, '
-    return Result(replace(relocate(report, files.modules), command=command), _relative(course))
+    return Result(replace(relocate(report, modules), command=command), _relative(course))
+
+
+def _modules(course: Course, exercise: Exercise, answer: Namespace) -> dict[str, Module]:
+    """Return the learner's files of the exercise's phase, with the notebook's definitions added.
+
+    They are by path, such as "phase1/template_trainer.py", and have the origins of their lines.
+
+    Raises:
+        NotebookError: the notebook contains too much text.
+    """
+    cells = answer.cells
+    if exercise.name not in answer.names:
+        cells = (*cells, Cell("", f"{exercise.name} = {answer.names[0]}"))
+    files = course.files(exercise.phase)
+    return {
+        f"{exercise.phase}/{file}": _module(course, exercise.phase, file, cells) for file in files
+    }
+
+
+def _module(course: Course, phase: str, file: str, cells: Sequence[Cell]) -> Module:
+    wanted = [exercise.name for exercise in course.exercises(phase) if exercise.file == file]
+    path = course.root / phase / file
+    base = None
+    if path.is_file():
+        text = path.read_text(encoding="utf-8", errors="replace")
+        base = Module.of_text(f"{phase}/{file}", text)
+    return module_of(cells, wanted, base=base, without=[PurePosixPath(file).stem])
+
+
+@contextmanager
+def undisturbed(tests: Path) -> Iterator[None]:
+    """Undo a grader's changes to this process when the block ends: a kernel continues to run.
+
+    Modules of suites, in the folder `tests`, are removed. The number of torch's threads and the
+    random states are restored. Other imported modules stay.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for name in set(sys.modules) - before:
+            path = getattr(sys.modules[name], "__file__", None)
+            if path is not None and Path(path).is_relative_to(tests):
+                del sys.modules[name]
 
 
 def _relative(course: Course) -> str | None:

@@ -25,9 +25,9 @@ from gradsync.course.catalogue import Course, CourseError
 from gradsync.errors import SandboxError
 from gradsync.grading import grade as grading
 from gradsync.notebook import answer
+from gradsync.notebook.answer import undisturbed
 from gradsync.notebook.definitions.file import NotebookError
 from gradsync.notebook.namespace import namespace_of
-from gradsync.notebook.undisturbed import undisturbed
 
 RIGHT = "def double(number):\n    return 2 * number"
 

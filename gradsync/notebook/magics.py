@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import shlex
 import threading
@@ -14,9 +15,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.core.magic_arguments import MagicArgumentParser
 
+from gradsync.notebook.cell_output import CellOutput
 from gradsync.notebook.definitions.ipython import magic_lines
-from gradsync.notebook.ranks_magic.output import CellOutput
-from gradsync.notebook.ranks_magic.sessions import Sessions
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.host.session import Session
 from gradsync.text import ranks_text
@@ -47,6 +47,51 @@ class Options:
     world_size: int
     ranks: tuple[int, ...]  # the ranks that run the cell
     timeline: bool
+
+
+class Sessions:
+    """The ranks of this notebook by world size, until the kernel ends.
+
+    A cell on 2 ranks does not affect the ranks of a cell on 4.
+    """
+
+    def __init__(self) -> None:
+        self._by_size: dict[int, Session] = {}
+        self._last = 0  # the world size of the last cell
+        atexit.register(self.reset)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The world sizes that have ranks, with the last cell's at the end."""
+        return sorted(self._by_size, key=lambda size: size == self._last)
+
+    def of(self, world_size: int) -> Session:
+        """Return the ranks of this world size; start them if there are none.
+
+        Raises:
+            ValueError: the number of ranks is not allowed.
+            LauncherError: the ranks could not be started.
+        """
+        if world_size not in self._by_size:
+            self._by_size[world_size] = Session(world_size)
+        self._last = world_size
+        return self._by_size[world_size]
+
+    def last(self) -> Session | None:
+        """Return the ranks of the last cell."""
+        return self._by_size.get(self._last)
+
+    def forget(self, session: Session) -> None:
+        """End ranks that can't be used any more."""
+        self._by_size = {s: kept for s, kept in self._by_size.items() if kept is not session}
+        session.close()
+
+    def reset(self) -> int:
+        """End all ranks; return their number."""
+        ended = sum(self._by_size)
+        for session in list(self._by_size.values()):
+            self.forget(session)
+        return ended
 
 
 @magics_class

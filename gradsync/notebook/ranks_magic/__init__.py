@@ -1,1 +1,0 @@
-"""`%%ranks` and `%ranks`: cells of a notebook on N ranks."""
