@@ -12,8 +12,8 @@ from gradsync.class_records import ClassResults, Result
 from gradsync.course.catalogue import Course
 from gradsync.course.release.update import write_atomically
 from gradsync.errors import GraderError, UnusableInput
+from gradsync.exporting import Format
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
-from gradsync.exporting.formats import Format
 from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.classes.results import read_class
 from gradsync.grading.store import GRADEBOOK, GradeStore, folder_name

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gradsync.class_records import Result
 from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
+from gradsync.errors import UnusableInput
 from gradsync.grading.classes.results import ClassReader
-from gradsync.grading.store import CLASS_PAGE, GRADEBOOK, PAGE, GradeStore
+from gradsync.grading.store import (
+    CLASS_PAGE,
+    FAILURE,
+    GRADEBOOK,
+    PAGE,
+    REPORT,
+    UNREADABLE,
+    GradeStore,
+)
+from gradsync.grading.suite.weights import Weight, reweighted, weights_of
 from gradsync.records import Report
-from gradsync.reports import gradebook, html, report_json
-from gradsync.reports.class_page import page as class_page
+from gradsync.reports import class_page, gradebook, html, report_json
 from gradsync.reports.guide_sections import GuideText
 from gradsync.submission.contents import listing
 from gradsync.text import counted
@@ -119,3 +128,71 @@ def _head(page: Path) -> str:
             return file.read(HEAD).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
+
+
+def render_again(folder: Path, course: Course, warn: Callable[[str], None]) -> Written:
+    """Render all pages and the gradebook from the records, with the course's current points.
+
+    Args:
+        folder: a folder of grades, or the folder of one submission in it: then only its page is
+            rendered again.
+        course: the course of these grades.
+        warn: called with each warning.
+
+    Raises:
+        UnusableInput: the folder has no grades, or none that can be read, or a table is unusable.
+        GraderError: a suite can't be imported.
+    """
+    is_of_one = any((folder / name).is_file() for name in (REPORT, FAILURE))
+    store = GradeStore(folder.resolve().parent if is_of_one else folder)
+    records = store.records()
+    places = {folder.resolve().name} if is_of_one else set(records)
+    _check(folder, [records[place].report.problem for place in places])
+    with store.locked():
+        store.remove_leftovers()
+        store.update_facts()
+        _reweigh(store, places, course, warn)
+        written = write_class(store, course, again=places)
+    for warning in written.warnings:
+        warn(warning)
+    return written
+
+
+def _check(folder: Path, problems: Collection[str]) -> None:
+    if not problems:
+        raise UnusableInput(
+            f"{folder} has no grades. Name a folder that `gradsync grade --out` wrote."
+        )
+    if all(problem == UNREADABLE for problem in problems):
+        raise UnusableInput(
+            f"The grades in {folder} are damaged, or an earlier version of gradsync wrote them. "
+            "Grade again with `gradsync grade SUBMISSIONS --out FOLDER`."
+        )
+
+
+def _reweigh(
+    store: GradeStore, places: Collection[str], course: Course, warn: Callable[[str], None]
+) -> None:
+    """Give the stored reports the current points and titles of the course's tests."""
+    weights: dict[str, Weight] = {}
+    for phase in course.graded_phases("hidden"):
+        weights |= weights_of(course, "hidden", phase)
+    others = [name for place in sorted(places) if (name := _of_other_tests(store, place, weights))]
+    if others and weights:
+        warn(
+            f"The tests have changed since these were graded, so they keep their points: "
+            f"{listing(others)}. Grade them again."
+        )
+
+
+def _of_other_tests(store: GradeStore, place: str, weights: Mapping[str, Weight]) -> str:
+    """Reweigh a report; return its submission's name if the course has other tests now, or ""."""
+    if store.records()[place].report.problem:
+        return ""
+    report = store.report(place)
+    current = reweighted(report, weights)
+    if current is None:
+        return report.submission
+    if current != report:
+        store.save(current)
+    return ""

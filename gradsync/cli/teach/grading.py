@@ -2,29 +2,89 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from typing import Annotated, Literal
 
-from gradsync.cli.app import Out, Seed, app
-from gradsync.cli.classes import options
-from gradsync.cli.classes.run import choose_executor, part_of, run_class
+import typer
+
+from gradsync.cli.app import NO_SANDBOX, Out, Seed, app
+from gradsync.cli.teach.class_run import choose_executor, part_of, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
+
+Submissions = Annotated[
+    list[Path],
+    typer.Argument(help="Submissions (folders, .zip, .tar.gz), or folders of submissions."),
+]
+Phase = Annotated[str | None, typer.Option(help="Grade this phase only, such as 1.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(min=1, help="Submissions at a time. Default: as many as cores and memory allow."),
+]
+Roster = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="The class: a CSV with the columns id,name,email."),
+]
+KeepAttempt = Annotated[
+    Literal["best", "last"] | None,
+    typer.Option(help="Which attempt counts, if a learner has several. Default: last."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Grade this learner of a class only: a name as in gradebook.csv, or an id or an "
+        "address. May be repeated.",
+    ),
+]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        metavar="K/N",
+        help="Grade the K-th of N parts of the class only; `gradsync merge` merges the parts.",
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Grade on the workers of this Dask scheduler."),
+]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Grade all submissions again, unchanged ones too.")
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option(NO_SANDBOX, help="Run submissions without a sandbox, with your permissions."),
+]
+
+
+def repeated(*, unsafe: bool, **given: object) -> str:
+    """Return the command that grades again, without its paths, quoted for a shell.
+
+    Args:
+        unsafe: whether to run without a sandbox.
+        given: the values of options by name; None if an option was not given.
+    """
+    options = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
+    flags = ["--fresh", *[NO_SANDBOX] * unsafe]
+    words = [word for option in options for word in option]
+    return shlex.join(["gradsync", "grade", *words, *flags])
 
 
 @app.command(name="grade")
 def grade_command(
-    submissions: options.Submissions,
-    phase: options.Phase = None,
+    submissions: Submissions,
+    phase: Phase = None,
     out: Out = Path("grades"),
-    jobs: options.Jobs = None,
-    roster: options.Roster = None,
-    keep: options.KeepAttempt = None,
-    only: options.Only = None,
-    shard: options.Part = None,
-    cluster: options.Cluster = None,
+    jobs: Jobs = None,
+    roster: Roster = None,
+    keep: KeepAttempt = None,
+    only: Only = None,
+    shard: Part = None,
+    cluster: Cluster = None,
     seed: Seed = None,
-    fresh: options.Fresh = False,
-    unsafe: options.Unsafe = False,
+    fresh: Fresh = False,
+    unsafe: Unsafe = False,
 ) -> None:
     """Grade submissions with the hidden tests.
 
@@ -41,7 +101,7 @@ def grade_command(
 
     course = find_course()
     phases = course.phases_to_grade("hidden", phase)
-    command = options.repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
+    command = repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
         every = entries_at(list(given), course, out, command, keep, given)
         members = only_of(every, only or [], out, roster)

@@ -12,7 +12,7 @@ from gradsync.class_records import Facts
 from gradsync.course.catalogue import Course
 from gradsync.grading.classes.roster import Roster, roster_of
 from gradsync.grading.imports.attempts import Keep, attempts, by_name, found_at
-from gradsync.grading.imports.handed_in import HandedIn
+from gradsync.grading.imports.platforms import HandedIn
 from gradsync.grading.store import folder_name
 from gradsync.reports import gradebook
 from gradsync.reports.text import carriable

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
+from gradsync.grading.classes.corrections import merged_overrides
 from gradsync.grading.classes.entries import Entry
-from gradsync.grading.classes.overrides import merged_overrides
 from gradsync.grading.pages import Written, write_class
 from gradsync.grading.store import OVERRIDES, ROSTER, SEED_BYTES, STATE, GradeStore
 from gradsync.records import Report

@@ -21,8 +21,13 @@ from gradsync.class_records import (
 )
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import Settings, read_settings
-from gradsync.grading.classes.lateness import days_late, lacks_time, points_lost, untimed_text
-from gradsync.grading.classes.overrides import read_overrides
+from gradsync.grading.classes.corrections import (
+    days_late,
+    lacks_time,
+    points_lost,
+    read_overrides,
+    untimed_text,
+)
 from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
 from gradsync.grading.store import OVERRIDES, GradeStore
 from gradsync.records import Report

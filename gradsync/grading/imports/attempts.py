@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from gradsync.course.catalogue import Course
-from gradsync.grading.imports import canvas, clones, gradescope, moodle
-from gradsync.grading.imports.handed_in import HandedIn
+from gradsync.grading.imports import clones, platforms
+from gradsync.grading.imports.platforms import HandedIn
 from gradsync.submission import find_submissions, submission_name
 
 Keep = Literal["best", "last"]
@@ -23,11 +23,13 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
         TableError: the file of names in a download can't be read.
     """
     path = _inner_download(path)
-    if (path / gradescope.METADATA).is_file():
-        return list(gradescope.handed_in(path))
-    members = find_submissions(path, course, lambda name: canvas.NAME.fullmatch(name) is not None)
-    members = [member for member in members if not moodle.is_other(member.name)]
-    known = [*moodle.handed_in(members), *canvas.handed_in(members)]
+    if (path / platforms.METADATA).is_file():
+        return list(platforms.from_gradescope(path))
+    members = find_submissions(
+        path, course, lambda name: platforms.CANVAS.fullmatch(name) is not None
+    )
+    members = [member for member in members if not platforms.is_other_of_moodle(member.name)]
+    known = [*platforms.from_moodle(members), *platforms.from_canvas(members)]
     taken = {member for each in known for member in each.members}
     return [*known, *_plain([member for member in members if member not in taken], path)]
 
@@ -76,8 +78,8 @@ def _inner_download(path: Path) -> Path:
         names = {each.name for each in inner.iterdir()}
     except (OSError, ValueError):  # it is not a folder, or has more than one member
         return path
-    known = (canvas.NAME, moodle.NAME)
-    is_download = gradescope.METADATA in names or any(
+    known = (platforms.CANVAS, platforms.MOODLE)
+    is_download = platforms.METADATA in names or any(
         pattern.fullmatch(name) for name in names for pattern in known
     )
     return inner if is_download else path

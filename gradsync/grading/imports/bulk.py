@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
-from gradsync.grading.imports import canvas, gradescope, moodle
+from gradsync.grading.imports import platforms
 from gradsync.submission import SubmissionError, is_archive
 from gradsync.submission.archives import BROKEN_ZIP, GuardedFile, zip_flaw
 from gradsync.submission.contents import FOLDER, MAX_FILE, Refused, Unreadable, printed
@@ -105,9 +105,9 @@ def _is_class(names: Sequence[str], course: Course) -> bool:
     tops = {name.partition("/")[0] for name in names}
     if any(map(_is_canvas, names)):
         return not _has_files(names, course)
-    if any(moodle.NAME.fullmatch(top) for top in tops):
+    if any(platforms.MOODLE.fullmatch(top) for top in tops):
         return True
-    if gradescope.METADATA in names:
+    if platforms.METADATA in names:
         return not _has_files([name for name in names if "/" not in name], course)
     if _has_files([name for name in names if name.partition("/")[0] in course.phases], course):
         return False
@@ -119,7 +119,7 @@ def _is_class(names: Sequence[str], course: Course) -> bool:
 
 def _is_canvas(name: str) -> bool:
     is_work = name.endswith(".py") or _is_zipped(name)
-    return is_work and "/" not in name and canvas.NAME.fullmatch(name) is not None
+    return is_work and "/" not in name and platforms.CANVAS.fullmatch(name) is not None
 
 
 def _is_zipped(name: str) -> bool:

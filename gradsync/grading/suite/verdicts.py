@@ -1,18 +1,19 @@
-"""Turn the outcome of a test into its verdict: a pure function."""
+"""Turn the outcome of a test into its verdict: pure functions."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gradsync.grading.suite.printed_output import last_lines
 from gradsync.grading.suite.time_budget import NotRun
 from gradsync.ranks import RankFailure
 from gradsync.ranks.protocol import events
-from gradsync.records import Diagnosis, Observation, Status, Verdict
+from gradsync.records import Diagnosis, Observation, Printed, Status, Verdict
+from gradsync.reports.text import printable
 from gradsync.testing.assertions import Mistake
 
 MAX_TEXT = 8_000  # characters; a usual text with its traceback has a quarter of that
@@ -23,6 +24,10 @@ REFUSED = pytest.StashKey[
 ]()  # in pytest's config: the files that are refused, and why
 # Mistakes that a function without a body can't make.
 SEEN_AT_WORK = ("forbidden-shortcut", "tampering")
+MAX_LINES = 20  # of a rank: the last ones
+MAX_LINE = 200  # characters
+MAX_BLOCKS = 8  # ranks, or groups of ranks with the same output
+NOISE = re.compile(r"\[Gloo\] Rank \d+ is connected to ")  # gloo prints this when it starts
 
 
 class MissingFile(Exception):  # noqa: N818 - not an error of the grader
@@ -131,3 +136,29 @@ def _cut(text: str) -> str:
 def _cut_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
     where = None if diagnosis.where is None else _cut(diagnosis.where)
     return replace(diagnosis, explanation=_cut(diagnosis.explanation), where=where)
+
+
+def last_lines(texts: Sequence[str], folder: str = "") -> tuple[Printed, ...]:
+    """Return the parts of the ranks' output to show.
+
+    Args:
+        texts: by rank, stdout and stderr in order.
+        folder: the folder of the files under test, which differs each time; it is removed.
+    """
+    groups: dict[tuple[tuple[str, ...], int], list[int]] = {}
+    for rank, text in enumerate(texts):
+        lines = _lines(text.replace(folder, "") if folder else text)
+        if lines:
+            shown = tuple(_cut_line(line) for line in lines[-MAX_LINES:])
+            groups.setdefault((shown, len(lines) - len(shown)), []).append(rank)
+    blocks = [Printed(tuple(ranks), *said) for said, ranks in groups.items()]
+    return tuple(blocks[:MAX_BLOCKS])
+
+
+def _lines(text: str) -> list[str]:
+    lines = printable(text).splitlines()
+    return [line.rstrip() for line in lines if line.strip() and not NOISE.match(line)]
+
+
+def _cut_line(line: str) -> str:
+    return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from gradsync.grading.suite.plugin import POINTS, title_of
 from gradsync.grading.suite.run import run_pytest
 from gradsync.grading.suite.verdicts import exercise_of, verdict_id
 from gradsync.records import Report, Verdict
+
+DIGITS = 6  # a test's points are divided among its parameter sets; thirds need rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,14 @@ def weights_of(course: Course, audience: Audience, phase: str) -> dict[str, Weig
         for item in found.items
         if exercise_of(item)
     }
+
+
+def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float]:
+    """Return the points of a suite by exercise; raises the errors of `weights_of`."""
+    points: dict[str, float] = defaultdict(float)
+    for weight in weights_of(course, audience, phase).values():
+        points[weight.exercise] += weight.points
+    return {exercise: round(most, DIGITS) for exercise, most in points.items()}
 
 
 def reweighted(report: Report, weights: Mapping[str, Weight]) -> Report | None:

@@ -10,10 +10,10 @@ from learners import COURSE, ROOT, read
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.templates import templates
 from gradsync.grading.grade import grade
+from gradsync.grading.suite.weights import points_of
 from gradsync.nbgrader.source.assignment import assignments, exercise_of
 from gradsync.nbgrader.source.guide import beginning
 from gradsync.nbgrader.source.pieces import cut
-from gradsync.nbgrader.source.points import points_of
 from gradsync.nbgrader.submitted import cells_of, submission_of
 from gradsync.notebook.definitions.file import Cell, module_of
 from gradsync.notebook.definitions.locations import relocate

@@ -13,8 +13,7 @@ from class_samples import EXERCISES, outcome, result, sample_class
 from playwright.sync_api import Browser, Page
 from report_samples import SUM_NOT_MEAN, long_run, report, verdict
 
-from gradsync.reports import html
-from gradsync.reports.class_page import page as class_page
+from gradsync.reports import class_page, html
 from gradsync.reports.guide_sections import GuideText
 
 pytestmark = pytest.mark.slow  # starting the browser takes seconds

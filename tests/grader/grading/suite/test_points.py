@@ -4,7 +4,7 @@ import pytest
 from small_course import RIGHT, write_course
 
 from gradsync.grading.grade import grade
-from gradsync.nbgrader.source.points import points_of
+from gradsync.grading.suite.weights import points_of
 from gradsync.submission import Submission
 
 ADA = Submission("ada", {"phase1/template_trainer.py": RIGHT.encode()})

@@ -5,7 +5,7 @@ from report_samples import SCRIPT, report, verdict
 from small_course import write_course, write_submission
 
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.printed_output import MAX_BLOCKS, MAX_LINE, MAX_LINES, last_lines
+from gradsync.grading.suite.verdicts import MAX_BLOCKS, MAX_LINE, MAX_LINES, last_lines
 from gradsync.records import Printed
 from gradsync.reports import html, terminal
 from gradsync.submission import read_submission

@@ -9,7 +9,7 @@ from report_samples import report, verdict
 from rich.console import Console
 from rich.live import Live
 
-from gradsync.cli.classes.progress import Display, Lines, line
+from gradsync.cli.teach.class_run import Display, Lines, line
 from gradsync.grading.classes.grade_class import Outcome
 
 

@@ -9,8 +9,7 @@ from report_samples import report, verdict
 from small_course import write_course
 
 from gradsync.errors import UnusableInput
-from gradsync.grading.again import render_again
-from gradsync.grading.pages import write_class
+from gradsync.grading.pages import render_again, write_class
 from gradsync.grading.store import GradeStore
 
 TESTS = [f"phase1/trainer::test_a_number_is_doubled[{most}]" for most in (10, 100)]

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gradsync.cli.classes.options import repeated
-from gradsync.cli.classes.run import Tally
+from gradsync.cli.teach.class_run import Tally
+from gradsync.cli.teach.grading import repeated
 
 
 def test_the_command_has_the_options_that_were_given_quoted_for_a_shell():

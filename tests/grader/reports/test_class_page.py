@@ -11,7 +11,7 @@ from class_samples import EXERCISES, class_of, outcome, result, sample_class
 from parsed_html import ParsedHtml
 
 from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result
-from gradsync.reports.class_page import page
+from gradsync.reports import class_page as page
 from gradsync.reports.guide_sections import GuideText
 
 SAMPLER, GRADIENTS, RING = (exercise.id for exercise in EXERCISES)

@@ -1,4 +1,4 @@
-"""`gradsync release`: write the learners' copy of the course."""
+"""`gradsync release` and `gradsync templates`: the copies that are made of the course."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import typer
 
 from gradsync.cli.app import app
 from gradsync.course.catalogue import find_course
+from gradsync.course.guides import guides
+from gradsync.course.templates import templates
 from gradsync.text import counted, listed
 
 if TYPE_CHECKING:
@@ -57,3 +59,33 @@ def _show_change(out: Path, change: Change) -> None:
         print(f"kept {out / path}: it was edited. The new version is in {out / new}.")
     for path in change.kept_old:
         print(f"kept {out / path}: it was edited. The course no longer has this file.")
+
+
+@app.command(name="templates")
+def templates_command(
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")
+    ] = False,
+) -> None:
+    """Generate templates, notebooks and the guides' line counts (for authors of the course)."""
+    # Only this command needs pytest and the imports of a suite.
+    from gradsync.grading.suite.weights import points_of
+    from gradsync.nbgrader.source.assignment import FOLDER, assignments
+
+    course = find_course()
+    points = [points_of(course, "hidden", phase) for phase in course.graded_phases("hidden")]
+    worth = {exercise: most for phase in points for exercise, most in phase.items()}
+    has_notebooks = (course.root / FOLDER).parent.is_dir()
+    notebooks = assignments(course, worth) if has_notebooks else ()
+    stale = []
+    for path, text in [*templates(course), *guides(course), *notebooks]:
+        target = course.root / path
+        if target.is_file() and target.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path)
+        if not check:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{path}: {'out of date: run `gradsync templates`' if check else 'written'}")
+    raise typer.Exit(1 if check and stale else 0)

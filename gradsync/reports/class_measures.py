@@ -1,19 +1,45 @@
-"""Count the results of a class: scores, grading times and success in each exercise."""
+"""Measure the results of a class: scores, times, success in each exercise, and unusual results."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 
 from gradsync.class_records import ClassResults, GradedExercise, Result
-from gradsync.reports.class_page.outliers import Fences
 from gradsync.reports.text import amount
 
+FEWEST = 8  # quartiles of fewer numbers mean nothing
+FACTOR = 1.5
 UNWRITTEN = ("unfinished", "missing")  # statuses of a test without an attempt to solve it
 _STEPS = 10  # bars of a chart
 _ROUNDING = 1e-6  # points
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """The limits outside of which a number is unusual."""
+
+    low: float
+    high: float
+
+    def exclude(self, number: float) -> bool:
+        return not self.low <= number <= self.high
+
+
+def fences(numbers: Sequence[float], narrowest: float) -> Fences | None:
+    """Return the limits for these numbers, or None if they are too few.
+
+    The limits are 1.5 interquartile ranges below the first and above the third quartile. If more
+    than half of the numbers are nearly equal, this range is close to 0 and would make every other
+    number unusual. So it counts as at least `narrowest`.
+    """
+    if len(numbers) < FEWEST:
+        return None
+    first, _, third = quantiles(numbers, n=4, method="inclusive")
+    margin = FACTOR * max(third - first, narrowest)
+    return Fences(first - margin, third + margin)
 
 
 @dataclass(frozen=True, slots=True)

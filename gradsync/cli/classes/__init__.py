@@ -1,1 +1,0 @@
-"""Commands on a whole class, and how they show progress."""

@@ -1,0 +1,108 @@
+"""`gradsync merge`, `gradsync report` and `gradsync export`: what becomes of stored grades."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradsync.cli.app import Out, app, say
+from gradsync.course.catalogue import find_course
+from gradsync.exporting import Format
+from gradsync.submission.contents import listing
+from gradsync.text import counted
+
+
+@app.command(name="merge")
+def merge_command(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of grades, one for each shard.")],
+    out: Out = Path("grades"),
+) -> None:
+    """Merge the grades of several shards into one folder with one gradebook.
+
+    [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
+    [dim]gradsync merge shard-* --out grades[/]               all parts together
+    """
+    from gradsync.grading.classes.merging import merge  # imports pytest
+    from gradsync.grading.pages import missing_text
+    from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
+
+    written = merge(folders, find_course(), out, say)
+    print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")
+    if written.waiting:
+        waiting = counted(len(written.waiting), "submission")
+        print(
+            f"{waiting} not graded yet: {listing(written.waiting)}. "
+            "Grade the rest, or merge the folders of all shards."
+        )
+    if written.missing:
+        print(missing_text(written.missing))
+    print(out / CLASS_PAGE)
+
+
+@app.command(name="report")
+def report_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="A folder of grades, or the folder of one submission in it."),
+    ],
+) -> None:
+    """Render all pages and the gradebook again, without grading.
+
+    For example after corrections, or after a change of the course's guides, or of the points
+    of its tests. The verdicts stay as they are.
+
+    [dim]gradsync report week3[/]        all pages, the gradebook and the class page
+    [dim]gradsync report week3/ada[/]    the page of one submission
+    """
+    from gradsync.grading.pages import render_again  # imports pytest and jinja2
+
+    written = render_again(folder, find_course(), say)
+    submissions = counted(written.submissions, "submission")
+    print(f"{folder}: {submissions}, {counted(written.pages, 'page')} rendered")
+
+
+if TYPE_CHECKING:
+    from gradsync.exporting.export import Exported
+
+
+@app.command(name="export")
+def export_command(
+    out: Annotated[
+        Path,
+        typer.Argument(help="A folder of grades, or for `--to similarity` the submissions."),
+    ],
+    to: Annotated[Format, typer.Option(help="The system that reads the export.")],
+    into: Annotated[
+        Path | None,
+        typer.Option(help="The path to write. Default: in OUT/exports, or beside the submissions."),
+    ] = None,
+) -> None:
+    """Write grades for Canvas, Moodle, Gradescope and other systems.
+
+    [dim]gradsync export week3 --to canvas[/]                        week3/exports/canvas.csv
+    [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
+    [dim]gradsync export week3 --to gradescope --into grader.zip[/]  an autograder to upload
+    """
+    from gradsync.exporting.export import export  # imports pytest and jinja2
+
+    exported = export(out, find_course(), to, into, os.environ)
+    for path in exported.paths:
+        print(path)
+    _show_left_out(exported)
+
+
+def _show_left_out(exported: Exported) -> None:
+    submission, person = ("submission", None), ("person", "people")
+    for names, noun, what in (
+        (exported.without_score, submission, "without a score, so none is written"),
+        (exported.missing, person, "on the roster handed in nothing, so no score is written"),
+        (exported.not_in_file, submission, "not in the downloaded file, so no score is written"),
+        (exported.unchanged, submission, "not compared: missing files or unchanged templates"),
+    ):
+        if names:
+            print(f"{counted(len(names), *noun)} {what}: {listing(names)}")
+    for warning in exported.warnings:
+        say(warning)

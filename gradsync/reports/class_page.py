@@ -1,0 +1,230 @@
+"""Render class.html, a single file without external resources that links to the reports."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from urllib.parse import quote
+
+from gradsync.class_records import ClassResults, Result, ResultStatus
+from gradsync.records import Verdict
+from gradsync.reports import class_measures as measures
+from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
+from gradsync.reports.guide_sections import GuideText, sections
+from gradsync.reports.summary import Guide
+from gradsync.reports.templating import template
+from gradsync.reports.text import amount, printable
+from gradsync.text import counted, listed
+
+_LONGEST = 240  # characters of an example
+STATES: dict[ResultStatus, str] = {
+    "graded": "graded",
+    "unreadable": "unreadable",
+    "grader-failed": "grader failed",
+    "not-graded": "not graded yet",
+    "missing": "missing",
+}
+
+
+def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
+    """Return the results of a class as an HTML page, with the sections of the guides to read."""
+    members = graded(results.results)
+    scores = [percent(result) for result in members]
+    times = [result.seconds for result in results.results if result.seconds is not None]
+    time = spread(times)
+    score_limits = fences(scores, _NARROWEST_SCORES)
+    narrowest = max(_NARROWEST_TIME * time.median, _NARROWEST_SECONDS) if time else 0.0
+    time_limits = fences(times, narrowest)
+    every = rows(results.results, score_limits, time_limits)
+    row_of = {row.result.submission: row for row in every}
+    made = mistakes(results)
+    wanted = [(one.section.path, one.section.heading) for one in made if one.section]
+    successes = measures.successes(results)
+    wanted += [
+        (_guide_of(each.exercise.id), each.exercise.guide)
+        for each in successes
+        if each.exercise.guide
+    ]
+    return template("class.html.j2").render(
+        results=results,
+        rows=every,
+        graded=members,
+        scores=spread(scores),
+        score_bars=measures.score_bars(members),
+        times=time,
+        total_time=sum(times),
+        time_bars=measures.time_bars(times, time_limits),
+        successes=successes,
+        mistakes=made,
+        concerned={one.code: [row_of[r.submission] for r in one.results] for one in made},
+        unusual=[row for row in every if row.unusual],
+        rule=_rule(score_limits, time_limits),
+        phases=[p for p in results.phases if any(p in r.phases for r in results.results)],
+        sections_of_class=any(r.person and r.person.section for r in results.results),
+        read=sections(guides, wanted),
+        guide_of=_guide_of,
+        moment=_moment,
+        scripts=["page.js", "class.js"],
+    )
+
+
+def _guide_of(exercise: str) -> str:
+    return f"{exercise.partition('/')[0]}/GUIDELINES.md"
+
+
+def _moment(time: datetime) -> str:
+    return time.isoformat(sep=" ", timespec="minutes")
+
+
+def _rule(scores: Fences | None, times: Fences | None) -> str:
+    """Return a sentence on which results count as unusual."""
+    if scores is None and times is None:
+        return f"With fewer than {FEWEST} graded submissions, none is called unusual."
+    parts = []
+    if scores:
+        parts += [f"a score below {amount(scores.low)}%"] * (scores.low > 0)
+        parts += [f"a score above {amount(scores.high)}%"] * (scores.high < 100)
+    if times:
+        parts += [f"a grading time under {amount(times.low)} s"] * (times.low > 0)
+        parts.append(f"a grading time over {amount(times.high)} s")
+    return (
+        f"A result of this class is called unusual if it has {listed(parts, 'or')}. "
+        "These limits are 1.5 interquartile ranges below the first and above the third quartile "
+        "(Tukey's rule)."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A mistake that some submissions of a class have."""
+
+    code: str
+    results: Sequence[Result]
+    exercises: Sequence[str]  # names, the most frequent first
+    section: Guide | None  # the section that explains it in most exercises
+    example: str  # the explanation for the first of the results
+
+
+@dataclass(slots=True)
+class _Found:
+    results: list[Result] = field(default_factory=list)
+    exercises: Counter[str] = field(default_factory=Counter)
+    sections: Counter[Guide] = field(default_factory=Counter)
+    example: str = ""
+
+
+def mistakes(results: ClassResults) -> list[Mistake]:
+    """Return the mistakes, the most common first; unwritten exercises do not count."""
+    guides = {exercise.id: exercise.guide for exercise in results.exercises}
+    found: dict[str, _Found] = {}
+    for result in graded(results.results):
+        for (code, exercise), test in _first_tests(result).items():
+            made = found.setdefault(code, _Found())
+            if not made.results or made.results[-1] is not result:
+                made.results.append(result)
+            made.exercises[exercise.rpartition("/")[2]] += 1
+            made.example = made.example or _example(test)
+            if section := _section(test, guides):
+                made.sections[section] += 1
+    every = [_mistake(code, made) for code, made in found.items()]
+    return sorted(every, key=lambda mistake: (-len(mistake.results), mistake.code))
+
+
+def _first_tests(result: Result) -> dict[tuple[str, str], Verdict]:
+    """Return the first test with each mistake in each exercise."""
+    found: dict[tuple[str, str], Verdict] = {}
+    for test in result.tests:
+        if test.diagnosis is not None and test.status != "unfinished":
+            found.setdefault((test.diagnosis.code, test.exercise), test)
+    return found
+
+
+def _mistake(code: str, made: _Found) -> Mistake:
+    names = [name for name, _ in made.exercises.most_common()]
+    section = next((section for section, _ in made.sections.most_common(1)), None)
+    return Mistake(code, made.results, names, section, made.example)
+
+
+def _section(test: Verdict, guides: dict[str, str]) -> Guide | None:
+    heading = (test.diagnosis and test.diagnosis.guide) or guides.get(test.exercise)
+    path = f"{test.exercise.partition('/')[0]}/GUIDELINES.md"
+    return Guide(path, heading) if heading else None
+
+
+def _example(test: Verdict) -> str:
+    explanation = test.diagnosis.explanation if test.diagnosis else ""
+    return textwrap.shorten(printable(explanation), _LONGEST, placeholder=" …")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The row of a result."""
+
+    result: Result
+    name: str
+    handle: str  # the submission or id, if the name differs from it
+    link: str  # to the report, relative to the page; "" if there is none
+    state: str
+    overrides: int
+    unusual: tuple[str, ...]  # "a low score", "slow to grade"
+
+    @property
+    def remarks(self) -> str:
+        """Further facts: unusual values, attempts, overrides, lateness and notes."""
+        result = self.result
+        parts = [*self.unusual]
+        if result.attempts > 1:
+            parts.append(f"attempt {result.attempt or '?'} of {result.attempts}")
+        if self.overrides:
+            parts.append(counted(self.overrides, "override"))
+        if result.points_lost > 0:
+            parts.append(f"{amount(result.points_lost)} points lost by lateness")
+        return ", ".join([*parts, *result.download_notes])
+
+
+def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None) -> list[Row]:
+    """Return the rows of all results, sorted by name.
+
+    Args:
+        results: the results of the class.
+        scores: limits of a usual score in percent, if there are any.
+        times: limits of a usual grading time in seconds, if there are any.
+    """
+    every = [_row(result, scores, times) for result in results]
+    return sorted(every, key=lambda row: (row.name.casefold(), row.handle))
+
+
+def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
+    person = result.person
+    name = (person and person.name) or result.submission
+    return Row(
+        result=result,
+        name=name,
+        handle="" if name == result.submission else result.submission,
+        link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
+        state=STATES[result.status],
+        overrides=sum(each.override is not None for each in result.exercises),
+        unusual=tuple(_unusual(result, scores, times)),
+    )
+
+
+def _has_page(result: Result) -> bool:
+    return bool(result.folder) and result.status in ("graded", "unreadable")
+
+
+def _unusual(result: Result, scores: Fences | None, times: Fences | None) -> list[str]:
+    if result.status != "graded":
+        return []
+    found = []
+    if scores and result.max_score and scores.exclude(percent(result)):
+        found.append("a low score" if percent(result) < scores.low else "a high score")
+    if times and result.seconds is not None and times.exclude(result.seconds):
+        found.append("fast to grade" if result.seconds < times.low else "slow to grade")
+    return found
+
+
+# The least interquartile range: 10 percentage points, and a fifth of the median time or a second.
+_NARROWEST_SCORES, _NARROWEST_TIME, _NARROWEST_SECONDS = 10.0, 0.2, 1.0
