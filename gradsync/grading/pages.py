@@ -78,6 +78,34 @@ def write_class(store: GradeStore, course: Course, *, again: Collection[str] = (
     )
 
 
+def render_again(folder: Path, course: Course, warn: Callable[[str], None]) -> Written:
+    """Render all pages and the gradebook from the records, with the course's current points.
+
+    Args:
+        folder: a folder of grades, or the folder of one submission in it: then only its page is
+            rendered again.
+        course: the course of these grades.
+        warn: called with each warning.
+
+    Raises:
+        UnusableInput: the folder has no grades, or none that can be read, or a table is unusable.
+        GraderError: a suite can't be imported.
+    """
+    is_of_one = any((folder / name).is_file() for name in (REPORT, FAILURE))
+    store = GradeStore(folder.resolve().parent if is_of_one else folder)
+    records = store.records()
+    places = {folder.resolve().name} if is_of_one else set(records)
+    _check(folder, [records[place].report.problem for place in places])
+    with store.locked():
+        store.remove_leftovers()
+        store.update_facts()
+        _reweigh(store, places, course, warn)
+        written = write_class(store, course, again=places)
+    for warning in written.warnings:
+        warn(warning)
+    return written
+
+
 def write_gradebook(store: GradeStore, results: Iterable[Result], course: Course) -> None:
     exercises = [exercise.id for phase in course.phases for exercise in course.exercises(phase)]
     text = gradebook.render(results, course.phases, exercises)
@@ -128,34 +156,6 @@ def _head(page: Path) -> str:
             return file.read(HEAD).decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
-
-
-def render_again(folder: Path, course: Course, warn: Callable[[str], None]) -> Written:
-    """Render all pages and the gradebook from the records, with the course's current points.
-
-    Args:
-        folder: a folder of grades, or the folder of one submission in it: then only its page is
-            rendered again.
-        course: the course of these grades.
-        warn: called with each warning.
-
-    Raises:
-        UnusableInput: the folder has no grades, or none that can be read, or a table is unusable.
-        GraderError: a suite can't be imported.
-    """
-    is_of_one = any((folder / name).is_file() for name in (REPORT, FAILURE))
-    store = GradeStore(folder.resolve().parent if is_of_one else folder)
-    records = store.records()
-    places = {folder.resolve().name} if is_of_one else set(records)
-    _check(folder, [records[place].report.problem for place in places])
-    with store.locked():
-        store.remove_leftovers()
-        store.update_facts()
-        _reweigh(store, places, course, warn)
-        written = write_class(store, course, again=places)
-    for warning in written.warnings:
-        warn(warning)
-    return written
 
 
 def _check(folder: Path, problems: Collection[str]) -> None:

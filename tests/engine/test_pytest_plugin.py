@@ -369,7 +369,16 @@ def test_a_rank_that_a_run_does_not_have_can_not_be_debugged(pytester):
     assert "--ranks-pdb 5: this run has 2 ranks, numbered from 0" in done.stdout.str()
 
 
-OTHERS = ("typer", "rich", "jinja2", "sklearn", "torchvision", "filelock", "platformdirs")
+OTHERS = (
+    "typer",
+    "rich",
+    "jinja2",
+    "sklearn",
+    "torchvision",
+    "filelock",
+    "msgspec",
+    "platformdirs",
+)
 WITHOUT = f"import sys; sys.modules |= dict.fromkeys({OTHERS!r}); "
 
 

@@ -205,10 +205,6 @@ def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None
             progress.print(f"{outcome.report.traceback}{name} could not be graded: {problem}")
 
 
-if TYPE_CHECKING:
-    from gradsync.grading.classes.grade_class import Outcome
-
-
 class Progress(Protocol):
     """Shows the progress of a run."""
 
