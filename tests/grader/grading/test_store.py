@@ -28,14 +28,6 @@ def test_a_report_is_read_back_whole(store):
     assert store.page("ada").read_text() == "the page"
 
 
-def test_a_grade_of_the_same_origin_and_seed_is_reused(store):
-    store.save(GRADED)
-    known = GradeStore(store.folder).reusable("ada", ORIGIN, 7)
-
-    assert known is not None
-    assert (known.score, known.command) == (0.0, "again")
-
-
 @pytest.mark.parametrize(
     ("origin", "seed"),
     [

@@ -114,12 +114,3 @@ def test_gradebook_has_no_numbers_without_a_grade(status):
     row = rows(Result("ada", status))[0]
 
     assert filled(row) == {"submission": "ada", "status": status}
-
-
-def test_a_gradebook_has_a_column_for_each_phase_of_the_course():
-    result = graded(phases={"phase3": 3.0})
-
-    header, row = gradebook.render([result], [*PHASES, "phase3"]).splitlines()
-
-    assert header.startswith("submission,score,max_score,phase1,phase2,phase3,status,")
-    assert row.startswith("ada,1.0,2.0,,,3.0,graded,")

@@ -96,6 +96,8 @@ def test_json_is_valid_utf8_for_any_message():
         b"\xff",
         encode(WHOLE)[:-20],
         encode(WHOLE).replace(b'"deadlock"', b'"splendid"'),
+        encode(WHOLE).replace(b'"seed": 7', b'"seed": "7"'),
+        encode(WHOLE).replace(b'"seconds": 3.2', b'"seconds": ' + b"9" * 400),
         encode(replace(WHOLE, verdicts=())).replace(b'"tests": [\n\n]', b'"tests": [{"id": "x"}]'),
     ],
 )

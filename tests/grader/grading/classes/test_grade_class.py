@@ -167,23 +167,12 @@ def test_a_damaged_seed_file_gets_a_new_seed(klass, torn):
     assert len(klass.seeds()) == 1
 
 
-def set_key(path, key, value):
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
-
-
 @pytest.mark.parametrize(
     "breaks",
     [
         lambda path: path.unlink(),
-        lambda path: path.write_bytes(b""),
         lambda path: path.write_bytes(path.read_bytes()[:-20]),
-        lambda path: path.write_bytes(b"\xff" * 100),
-        lambda path: path.write_text("[" * 100_000),
-        lambda path: path.write_text("[]"),
-        lambda path: path.write_text("{}"),
-        lambda path: set_key(path, "seed", "3"),
-        lambda path: set_key(path, "seconds", 10**400),
-        lambda path: set_key(path, "tests", [1]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"file"', b'"earlier"')),
     ],
 )
 def test_an_incomplete_report_is_graded_again(klass, breaks):
