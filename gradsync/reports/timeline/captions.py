@@ -91,7 +91,8 @@ def _details(bar: Bar) -> str:
     root = None if call.root is None else f"root {call.root}"
     peer = None if call.peer is None else f"peer {call.peer}"
     group = f"group {call.group}"
-    details = (call.label, call.dtype, shapes, more, call.reduce, root, peer, group)
+    via = call.via and f"in {call.via}"
+    details = (via, call.label, call.dtype, shapes, more, call.reduce, root, peer, group)
     where = f"\nat {call.where}" if call.where else ""
     if call.by_test:
         where = "\nin the test itself"

@@ -92,11 +92,13 @@ def test_each_group_counts_its_own_collectives():
 
 
 def test_a_tooltip_has_all_details():
-    what = collective("broadcast", members=(0,), label="fc1.weight", root=0, reduce=None)
+    what = collective(
+        "broadcast", members=(0,), via="load", label="fc1.weight", root=0, reduce=None
+    )
 
     assert Picture(call(0, 0, 0.1, 0.102, what), 1).tooltips() == [
         "rank 0: broadcast #1\n"
-        "fc1.weight · float32 · [10] · root 0 · group world\n"
+        "in load · fc1.weight · float32 · [10] · root 0 · group world\n"
         "at template_trainer.py:91\n"
         "took 2 ms, starting at 100 ms"
     ]
