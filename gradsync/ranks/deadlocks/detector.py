@@ -260,6 +260,34 @@ class DeadlockDetector:
         return position, self._numbers[key]
 
 
+class LostRanksDetector(DeadlockDetector):
+    """The detector of a run in which ranks may be lost: it records the calls in which ranks wait.
+
+    A collective that fails on one rank may succeed on another. From then on it is unknown which
+    calls belong together, so it blocks no rank and proves no deadlock. gloo raises errors on some
+    of the ranks, and the time limit ends the others.
+    """
+
+    def feed(self, event: Event) -> bool:
+        """Process an event; a rank may start any call."""
+        super().feed(event)
+        return True
+
+    def proved(self) -> Stuck:
+        """Return none: gloo may let any rank continue, with an error."""
+        return {}
+
+    likely = at_last = proved
+
+    def waits(self) -> dict[int, Call]:
+        """Return the ranks that wait now, with their calls, whether others have arrived or not."""
+        return {rank: calls[0] for rank, calls in self._blocked().items()}
+
+    def conflicts(self) -> list[Operation]:
+        """Return none: calls that do not match may belong to different operations."""
+        return []
+
+
 def _address(call: Call) -> tuple[str, int, int]:
     """Return where a recv from any rank looks for a message: a group, its rank, a tag."""
     return call.collective.group, call.rank, call.collective.tag

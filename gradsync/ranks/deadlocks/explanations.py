@@ -110,6 +110,15 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     )
 
 
+def wait_graph(detector: DeadlockDetector, world_size: int) -> tuple[str, ...]:
+    """Return, for each rank, the ranks it waits for, the call and the line.
+
+    "rank 0 -> rank 1: all_reduce #2 (bias.grad) at train.py:91"
+    """
+    waits = detector.waits()
+    return tuple(_edge(rank, waits.get(rank), detector) for rank in range(world_size))
+
+
 def without_advice(explanation: str) -> str:
     """Return a deadlock's explanation without the general advice, for a rule with better advice."""
     return explanation.replace(f" {ADVICE}", "")
@@ -293,3 +302,15 @@ def _view(kind: str, call: Call) -> str:
     if len(collective.shapes) > SHOWN:
         shapes.append(f"{len(collective.shapes) - SHOWN} more")
     return f"{call_text(call, 'shape ' + ' + '.join(shapes))}{at}"
+
+
+def _edge(rank: int, call: Call | None, detector: DeadlockDetector) -> str:
+    if rank in detector.over:
+        return f"rank {rank} has returned"
+    if call is None:
+        return f"rank {rank} is running"
+    collective = call.collective
+    label = f" ({collective.label})" if collective.label else ""
+    where = f" at {collective.where}" if collective.where else ""
+    others = ranks_text(detector.missing(call) or set(call.operation.calls) - {rank})
+    return f"rank {rank} -> {others}: {numbered_text(call)}{label}{where}"

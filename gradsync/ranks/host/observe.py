@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gradsync.ranks.deadlocks.detector import DeadlockDetector
-from gradsync.ranks.deadlocks.lost_ranks import LostRanksDetector
+from gradsync.ranks.deadlocks.detector import DeadlockDetector, LostRanksDetector
 from gradsync.ranks.host.launchers.launcher import START_SECONDS, Launcher
 from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.host.supervise import GRACE_SECONDS, Run

@@ -18,7 +18,6 @@ from dataclasses import replace
 from gradsync.ranks.deadlocks import explanations
 from gradsync.ranks.deadlocks.calls import Call
 from gradsync.ranks.deadlocks.detector import DeadlockDetector, Stuck
-from gradsync.ranks.deadlocks.wait_graph import wait_graph
 from gradsync.ranks.failures import endings
 from gradsync.ranks.failures.exceptions import Raised
 from gradsync.ranks.host import postmortem, stacks
@@ -200,7 +199,7 @@ class Run:
             conflicts = self._detector.conflicts()
             return explanations.mismatch(conflicts[0]) if conflicts else None
         if stuck and (proof := self._proof(stuck, live, now)):
-            graph = wait_graph(self._detector, len(self._states))
+            graph = explanations.wait_graph(self._detector, len(self._states))
             return replace(explanations.explain(self._detector, proof), graph=graph)
         return self._late(live, now)
 
