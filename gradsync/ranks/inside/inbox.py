@@ -15,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Condition  # not the class that observes what the user's threads wait for
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Inbox:
     def __init__(self, channel: socket.socket) -> None:
         self.commands: queue.SimpleQueue[wire.Frame] = queue.SimpleQueue()
         self._channel = channel
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self._go = 0  # permissions for collectives that are not used yet
         self._ended = False  # the cell, and all calls on this process group
         # Whether the main thread may be interrupted. The main thread itself clears it, without a

@@ -20,6 +20,6 @@ def install() -> Watch:
     process_group.install(watch)
     futures.install(watch)
     group_functions.install(watch)
-    threads.install(watch)
+    threads.install()
     os.register_at_fork(after_in_child=watch.end)  # a child of this rank is not this rank
     return watch

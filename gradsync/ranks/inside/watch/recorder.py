@@ -6,19 +6,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
+from gradsync.ranks.inside.watch.threads import THREADS
 from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event, EventKind
 
-# Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
-NOT_TRAINING = (
-    *("torch.utils.data.", "gradsync.ranks.", "tqdm."),
-    *("multiprocessing.queues.", "multiprocessing.resource_sharer."),
-)
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
@@ -43,11 +37,7 @@ class Recorder:
         self._waits: dict[int, int] = {}  # thread (negative: a future one) -> the call it waits for
         self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
-        # The threads that `threading` does not list: their numbers, or an object before they run.
-        self._bare: set[object] = set()
-        # thread -> the thread that it waits for in `join`
-        self._asleep: dict[int, threading.Thread] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a destructor may end a thread while this one reports
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
         """Report the collective, block until it may start, and return its number on this rank.
@@ -107,47 +97,12 @@ class Recorder:
                 self._flush()
             self._urgent.discard(call)
 
-    @contextmanager
-    def asleep(self, joined: threading.Thread) -> Iterator[None]:
-        """Mark this thread as waiting for another thread of this process to end."""
-        thread = threading.get_ident()
+    def report_waits(self) -> None:
+        """Report again that threads wait, because fewer other threads can act."""
         with self._lock:
-            self._asleep[thread] = joined
-            self._report_waits()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._asleep.pop(thread, None)
-                self._report_waits()
-
-    def start_bare(
-        self, start: Callable[..., int], function: Callable[..., Any], *arguments: Any
-    ) -> int:
-        """Call `start(function, *arguments)`, which starts a thread that `threading` does not list.
-
-        The thread counts as one that could enter a collective, from now on until it ends.
-        """
-        new = object()
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            thread = threading.get_ident()
-            with self._lock:
-                self._bare ^= {new, thread}
-            try:
-                return function(*args, **kwargs)
-            finally:
-                with self._lock:
-                    self._bare.discard(thread)
-
-        with self._lock:
-            self._bare.add(new)
-        try:
-            return start(run, *arguments)
-        except (RuntimeError, TypeError):  # too many threads; unsuitable arguments
-            with self._lock:
-                self._bare.discard(new)
-            raise
+            for waiting, call in self._waits.items():
+                self._add("wait", call, thread=waiting)
+            self._flush()
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
@@ -155,11 +110,6 @@ class Recorder:
             self._flush()
             for part in parts:
                 self._channel.sendall(part)
-
-    def _report_waits(self) -> None:
-        for waiting, call in self._waits.items():
-            self._add("wait", call, thread=waiting)
-        self._flush()
 
     def _wait(self, call: int) -> None:
         self._waits[threading.get_ident()] = call
@@ -194,23 +144,9 @@ class Recorder:
             self._backlog.clear()
 
     def _others(self, thread: int) -> int:
-        """Count the other threads that could still enter a collective."""
+        """Count the other threads that could still enter a collective, and those to come."""
         to_come = sum(other < 0 and other != thread for other in self._waits)
-        training = {other for other in threading.enumerate() if _trains(other)}
-        # A thread in `join` can act as soon as the other thread has ended.
-        here = [t for t in training if t.ident != thread and self._joined_by(t) not in training]
-        return to_come + len(here) + len(self._bare - {thread})
-
-    def _joined_by(self, thread: threading.Thread) -> threading.Thread | None:
-        return self._asleep.get(thread.ident or 0)
-
-
-def _trains(thread: threading.Thread) -> bool:
-    """Return whether a thread could enter a collective."""
-    if isinstance(thread, threading._DummyThread):  # bare, or torch's: see `expect`
-        return False
-    runs = getattr(thread, "_target", None) or type(thread)  # a function, or a class with `run`
-    return not f"{getattr(runs, '__module__', '')}.".startswith(NOT_TRAINING)
+        return to_come + THREADS.able(thread)
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

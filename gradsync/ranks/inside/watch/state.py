@@ -15,6 +15,7 @@ from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.handles import Handles, is_done
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.inside.watch.tensors import tensors_in
+from gradsync.ranks.inside.watch.threads import THREADS, nothing
 from gradsync.ranks.protocol import events
 from gradsync.records import Collective
 
@@ -35,10 +36,12 @@ class Watch:
         self.world_size = world_size
         self.everyone = tuple(range(world_size))
         self._roots = roots
+        THREADS.changed = recorder.report_waits
 
     def end(self) -> None:
         """Stop reporting: the process group is about to be replaced."""
         self.world_size = 0
+        THREADS.changed = nothing
 
     @property
     def began(self) -> bool:

@@ -1,41 +1,245 @@
-"""Untrusted side: which threads could still enter a collective."""
+"""Untrusted side: which threads of this rank could still enter a collective.
+
+A thread that waits for a condition, without a time limit, does nothing until another thread
+notifies it. `queue.Queue`, `threading.Event` and the futures of pools wait like this, so neither an
+idle listener nor a main thread that waits for a result hides a deadlock. In doubt, a thread counts
+as able: then a deadlock ends at the time limit instead of being proved.
+"""
 
 from __future__ import annotations
 
 import _thread
+import os
+import signal
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import thread as pools
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from gradsync.ranks.inside.watch.state import Watch
+# Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
+OBSERVERS = ("gradsync.ranks.", "tqdm.", "tensorboard.")
+# These don't either, but they may notify a thread that waits for a batch.
+SUPPLIERS = ("torch.utils.data.", "multiprocessing.queues.", "multiprocessing.resource_sharer.")
+POOL = "concurrent.futures.thread."
+ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def install(watch: Watch) -> None:
-    """Wrap the functions that join a thread, and that start one which `threading` does not list."""
-    _wrap_join(watch)
-    _wrap_bare_threads(watch)
+def nothing() -> None:
+    """Do nothing: no rank is running."""
 
 
-def _wrap_join(watch: Watch) -> None:
-    """Wrap `Thread.join`: a thread in it can't enter a collective until the other thread ends."""
+class Threads:
+    """Counts the threads that could still enter a collective."""
+
+    def __init__(self) -> None:
+        self.changed: Callable[[], None] = nothing  # called when a thread can no longer act
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all threads, in a new process. Another thread may have had the lock."""
+        self._lock = threading.Lock()
+        self._asleep: set[int] = set()  # threads that wait until they are notified
+        self._joins: dict[int, threading.Thread] = {}  # thread -> the thread that it waits for
+        # The threads that `threading` does not list: their numbers, or an object before they run.
+        self._bare: set[object] = set()
+        self._jobs = 0  # of thread pools, not complete
+
+    def able(self, thread: int) -> int:
+        """Count the threads other than this one that could still enter a collective."""
+        with self._lock:
+            alive = [(other, _origin(other)) for other in threading.enumerate()]
+            users = {t for t, origin in alive if not origin.startswith((*OBSERVERS, *SUPPLIERS))}
+            if any(origin.startswith(SUPPLIERS) for _, origin in alive):
+                asleep = set()
+            else:
+                asleep = self._asleep - ({threading.main_thread().ident} if _alarms() else set())
+            workers = {t for t, origin in alive if origin == POOL and _waits_for_jobs(t)}
+            jobs = self._jobs - any(worker.ident == thread for worker in workers)
+            able = [
+                other
+                for other in users - workers
+                if other.ident not in {thread, *asleep}
+                # A thread in `join` can act as soon as the other thread has ended.
+                and self._joins.get(other.ident or 0) not in users
+            ]
+            return len(able) + min(max(jobs, 0), len(workers)) + len(self._bare - {thread})
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """Mark this thread as waiting until another thread notifies it."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._asleep.add(thread)
+        self.changed()
+        try:
+            yield
+        finally:
+            self.wake(thread)
+
+    def wake(self, thread: int) -> None:
+        """Mark a thread as able to act again."""
+        with self._lock:
+            self._asleep.discard(thread)
+
+    @contextmanager
+    def joining(self, joined: threading.Thread) -> Iterator[None]:
+        """Mark this thread as waiting for another thread of this process to end."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._joins[thread] = joined
+        self.changed()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._joins.pop(thread, None)
+
+    @contextmanager
+    def bare(self, thread: object) -> Iterator[None]:
+        """Count a thread that `threading` does not list as able until the block ends."""
+        with self._lock:
+            self._bare.add(thread)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bare.discard(thread)
+            self.changed()
+
+    def add_jobs(self, number: int) -> None:
+        """Change the number of jobs of thread pools that are not complete."""
+        with self._lock:
+            self._jobs += number
+        if number < 0:
+            self.changed()
+
+
+def _origin(thread: threading.Thread) -> str:
+    """Return the module of the function that a thread runs, with a dot at its end."""
+    if isinstance(thread, threading._DummyThread):  # bare, or torch's: see `Recorder.expect`
+        return OBSERVERS[0]
+    runs = getattr(thread, "_target", None) or type(thread)  # a class has `run`
+    return f"{getattr(runs, '__module__', '')}."
+
+
+def _waits_for_jobs(worker: threading.Thread) -> bool:
+    """Return whether a pool's thread runs nothing but jobs: it may have an initializer."""
+    arguments = getattr(worker, "_args", ())
+    return len(arguments) > 2 and arguments[2] is None
+
+
+def _alarms() -> bool:
+    """Return whether a signal may call a function of the user's on the main thread."""
+    return any(callable(signal.getsignal(number)) for number in ALARMS)
+
+
+THREADS = Threads()  # of this process
+
+
+def install() -> None:
+    """Observe the ways in which threads start, sleep and end."""
+    os.register_at_fork(after_in_child=THREADS.forget)
+    _observe_conditions()
+    _observe_ends()
+    _observe_joins()
+    _observe_bare_threads()
+    _observe_pools()
+
+
+def _observe_conditions() -> None:
+    class ObservedCondition(threading.Condition):
+        """A condition that marks the threads which wait for it without a time limit."""
+
+        def __init__(self, lock: Any = None) -> None:
+            super().__init__(lock)
+            self._sleepers: deque[int] = deque()  # those threads, in order
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                return super().wait(timeout)
+            thread = threading.get_ident()
+            self._sleepers.append(thread)
+            try:
+                with THREADS.asleep():
+                    return super().wait()
+            finally:
+                with suppress(ValueError):
+                    self._sleepers.remove(thread)
+
+        def notify(self, n: int = 1) -> None:
+            # Threads are woken in the order in which they began to wait. This one may block right
+            # after it has notified them, so they are able from now on.
+            for _ in range(min(n, len(self._sleepers))):
+                THREADS.wake(self._sleepers.popleft())
+            super().notify(n)
+
+    threading.Condition = ObservedCondition  # type: ignore[misc]
+
+
+def _observe_ends() -> None:
+    thread_class: Any = threading.Thread
+    original = thread_class._bootstrap_inner
+
+    def run_to_the_end(thread: threading.Thread) -> None:
+        original(thread)
+        THREADS.changed()
+
+    thread_class._bootstrap_inner = run_to_the_end
+
+
+def _observe_joins() -> None:
     original = threading.Thread.join
 
     def join(thread: threading.Thread, timeout: float | None = None) -> None:
-        if timeout is not None or not watch.began or not thread.is_alive():
+        if timeout is not None or not thread.is_alive():
             return original(thread, timeout)
-        with watch.recorder.asleep(thread):
+        with THREADS.joining(thread):
             return original(thread)
 
     threading.Thread.join = join  # type: ignore[method-assign, assignment]
 
 
-def _wrap_bare_threads(watch: Watch) -> None:
+def _observe_bare_threads() -> None:
     """Wrap the function that starts a thread; `threading` itself calls another name of it."""
     original = _thread.start_new_thread
 
     def start_new_thread(function: Callable[..., Any], *args: Any) -> int:
-        if not watch.began:
-            return original(function, *args)
-        return watch.recorder.start_bare(original, function, *args)
+        started = threading.Lock()
+        started.acquire()
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with THREADS.bare(threading.get_ident()):
+                started.release()
+                return function(*args, **kwargs)
+
+        with THREADS.bare(started):
+            number = original(run, *args)
+            started.acquire()
+        return number
 
     _thread.start_new_thread = _thread.start_new = start_new_thread
+
+
+def _observe_pools() -> None:
+    """Count the jobs of thread pools: an idle worker does nothing before it gets one."""
+    submit, run = ThreadPoolExecutor.submit, pools._WorkItem.run
+
+    def observed_submit(pool: ThreadPoolExecutor, *args: Any, **kwargs: Any) -> Any:
+        THREADS.add_jobs(1)
+        try:
+            return submit(pool, *args, **kwargs)
+        except BaseException:
+            THREADS.add_jobs(-1)
+            raise
+
+    def observed_run(job: Any, *args: Any) -> None:
+        try:
+            run(job, *args)
+        finally:
+            THREADS.add_jobs(-1)
+
+    ThreadPoolExecutor.submit = observed_submit  # type: ignore[method-assign, assignment]
+    pools._WorkItem.run = observed_run  # type: ignore[method-assign, assignment]

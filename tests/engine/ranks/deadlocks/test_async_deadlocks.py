@@ -97,10 +97,10 @@ def test_a_deadlock_in_a_joined_helper_thread_is_reported(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_deadlock_beside_an_idle_thread_is_reported_at_the_time_limit():
+def test_a_deadlock_beside_a_sleeping_thread_is_reported_at_the_time_limit():
     def skip(rank):
         if rank == 0:
-            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
             dist.all_reduce(torch.ones(2))
 
     with pytest.raises(RankFailure) as caught:

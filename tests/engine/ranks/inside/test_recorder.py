@@ -1,12 +1,14 @@
 """Which threads and processes of a rank are reported as able to enter a collective."""
 
 import _thread
+import logging.handlers
 import multiprocessing
 import queue
 import socket
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
 
 import pytest
@@ -15,9 +17,11 @@ import torch.distributed as dist
 
 from gradsync import RankFailure, run_ranks
 from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.inside.watch.threads import THREADS, nothing
 from gradsync.ranks.protocol import events, wire
 
 LATE = 0.2  # seconds after which a helper thread enters its collective
+ROUNDS = 100
 
 
 def run_and_join(target, *arguments):
@@ -28,12 +32,13 @@ def run_and_join(target, *arguments):
 
 
 @pytest.fixture
-def waiting_thread():
-    """A recorder, the events that it sends, and a thread that waits for a collective."""
+def read_waits():
+    """While a thread waits for a collective: a function that reads the next events."""
     ours, theirs = socket.socketpair()
     reader, over = events.Reader(0), threading.Event()
     with ours, theirs:
         recorder = Recorder(theirs, 0, 0.0)
+        THREADS.changed = recorder.report_waits
 
         def wait():
             recorder.wait(0)
@@ -43,36 +48,34 @@ def waiting_thread():
         thread.start()
         read = lambda: reader.read(wire.receive(ours))  # noqa: E731
         read()
-        yield recorder, read
+        yield read
+        THREADS.changed = nothing
         over.set()
         thread.join()
 
 
-def test_a_thread_that_joins_a_running_thread_can_not_act(waiting_thread):
-    recorder, read = waiting_thread
+def test_a_thread_that_joins_a_running_thread_can_not_act(read_waits):
     over = threading.Event()
     joined = threading.Thread(target=over.wait)
     joined.start()
 
-    with recorder.asleep(joined):
-        [event] = read()
+    with THREADS.joining(joined):
+        [event] = read_waits()
 
     over.set()
     joined.join()
     assert event.others == 1  # the joined thread
 
 
-def test_a_thread_that_joins_an_ended_thread_can_act(waiting_thread):
-    recorder, read = waiting_thread
+def test_a_thread_that_joins_an_ended_thread_can_act(read_waits):
 
-    with recorder.asleep(run_and_join(int)):
-        [event] = read()
+    with THREADS.joining(run_and_join(int)):
+        [event] = read_waits()
 
     assert event.others == 1  # this thread
 
 
-def test_a_thread_that_joins_one_of_multiprocessing_can_act(waiting_thread):
-    recorder, read = waiting_thread
+def test_a_thread_that_joins_one_of_multiprocessing_can_act(read_waits):
     over = threading.Event()
 
     def feed():
@@ -82,8 +85,8 @@ def test_a_thread_that_joins_one_of_multiprocessing_can_act(waiting_thread):
     joined = threading.Thread(target=feed)
     joined.start()
 
-    with recorder.asleep(joined):
-        [event] = read()
+    with THREADS.joining(joined):
+        [event] = read_waits()
 
     over.set()
     joined.join()
@@ -161,3 +164,123 @@ def test_a_child_process_reports_nothing_in_the_name_of_its_rank():
     assert list(seen) == [0, 0]
     exits = Counter((event.rank, event.call) for event in seen.events if event.kind == "exit")
     assert set(exits.values()) == {1}
+
+
+def keep_an_idle_pool():
+    pool = ThreadPoolExecutor(2)
+    pool.submit(int).result()
+    return pool
+
+
+def listen_to_a_queue():
+    listener = logging.handlers.QueueListener(queue.Queue())
+    listener.start()
+    return listener
+
+
+def wait_for_an_event():
+    event = threading.Event()
+    threading.Thread(target=event.wait, daemon=True).start()
+    return event
+
+
+def end_soon():
+    thread = threading.Thread(target=time.sleep, args=(LATE,))
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize(
+    "start", [keep_an_idle_pool, listen_to_a_queue, wait_for_an_event, end_soon]
+)
+def test_a_thread_that_can_not_act_hides_no_deadlock(start):
+    def function(rank):
+        _kept = start()
+        if rank == 0:
+            dist.barrier()
+
+    with pytest.raises(RankFailure, match="returned without calling barrier") as caught:
+        run_ranks(function, 2, timeout=60)
+
+    assert caught.value.observation.seconds < 10
+
+
+def test_a_main_thread_that_waits_for_a_job_hides_no_deadlock():
+    def function(rank):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.barrier if rank == 0 else int).result()
+
+    with pytest.raises(RankFailure, match="returned without calling barrier") as caught:
+        run_ranks(function, 2, timeout=60)
+
+    assert caught.value.observation.seconds < 10
+
+
+def hand_over_by_events():
+    """Wake a thread, then block at once: the thread must count as able."""
+    wake, done = threading.Event(), threading.Event()
+
+    def send():
+        for _ in range(ROUNDS):
+            wake.wait()
+            wake.clear()
+            dist.send(torch.ones(1), 1 - dist.get_rank())
+            done.set()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for _ in range(ROUNDS):
+        wake.set()
+        dist.recv(torch.zeros(1), 1 - dist.get_rank())
+        done.wait()
+        done.clear()
+    thread.join()
+
+
+def hand_over_by_a_queue():
+    jobs = queue.Queue()
+
+    def work():
+        while (job := jobs.get()) is not None:
+            job()
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    other = 1 - dist.get_rank()
+    for tag in range(ROUNDS):
+        jobs.put(lambda tag=tag: dist.send(torch.ones(1), other, tag=tag))
+        dist.recv(torch.zeros(1), other, tag=tag)
+    for _ in threads:
+        jobs.put(None)
+
+
+def hand_over_by_a_pool():
+    other = 1 - dist.get_rank()
+    with ThreadPoolExecutor(3) as pool:
+        for tag in range(ROUNDS):
+            job = pool.submit(dist.send, torch.ones(1), other, tag=tag)
+            dist.recv(torch.zeros(1), other, tag=tag)
+            job.result()
+
+
+def hand_over_by_a_late_notification():
+    """Be woken by a thread that itself waits with a time limit."""
+    event = threading.Event()
+    threading.Timer(LATE, event.set).start()
+    if dist.get_rank() == 0:
+        event.wait()
+    dist.barrier()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        hand_over_by_events,
+        hand_over_by_a_queue,
+        hand_over_by_a_pool,
+        hand_over_by_a_late_notification,
+    ],
+)
+def test_a_thread_that_is_notified_can_act_at_once(function):
+    run_ranks(function, 2, timeout=60)
