@@ -74,17 +74,18 @@ def install(watch: Watch) -> None:
             setattr(ObservedProcessGroup, name, _observed(watch, name, op, position))
     for name in DELEGATED:
         setattr(ObservedWork, name, _delegated(name))
-    distributed_c10d.ProcessGroup = ObservedProcessGroup  # type: ignore[misc]
+    distributed_c10d.ProcessGroup = ObservedProcessGroup  # type: ignore[assignment, misc]
     _keep_works_of_ddp()
 
 
 class ObservedProcessGroup(dist.ProcessGroup):
     """A process group that reports the collectives of `COLLECTIVES` before they start."""
 
-    def __init__(self, store: Any, rank: int, size: int, plain: Any = None) -> None:
+    def __init__(self, *place: Any, plain: Any = None) -> None:
+        """Make a group from a store, a rank and a size; a subclass may have no store."""
         # The constructor with a store can't make a subclass.
-        super().__init__(rank, size)  # type: ignore[call-arg]
-        self.plain = plain or PlainProcessGroup(store, rank, size)
+        super().__init__(*place[-2:])
+        self.plain = plain or PlainProcessGroup(*place)
 
     def get_group_store(self) -> Any:
         return self.plain.get_group_store()
@@ -94,7 +95,7 @@ class ObservedProcessGroup(dist.ProcessGroup):
         plain = self.plain.split_group(*args, **kwargs)
         if plain is None:  # this rank is not in the part
             return None
-        part = ObservedProcessGroup(None, plain.rank(), plain.size(), plain)
+        part = ObservedProcessGroup(plain.rank(), plain.size(), plain=plain)
         part._set_group_name(plain.group_name)
         part._set_group_desc(plain.group_desc)
         for device in plain._device_types:
