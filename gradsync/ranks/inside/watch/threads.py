@@ -127,7 +127,7 @@ def _origin(thread: threading.Thread) -> str:
 
 def _waits_for_jobs(worker: threading.Thread) -> bool:
     """Return whether a pool's thread runs nothing but jobs: it may have an initializer."""
-    arguments = getattr(worker, "_args", ())
+    arguments: tuple[Any, ...] = getattr(worker, "_args", ())
     return len(arguments) > 2 and arguments[2] is None
 
 
