@@ -1,7 +1,8 @@
 """A pool of processes that do tasks in parallel; if one dies, only its task is lost.
 
-The processes are separate programs, not children made by `multiprocessing`. So a daemonic process,
-such as a worker of Dask, can start them too, and they don't run the parent's main module again.
+The processes are separate programs, not children made by `multiprocessing` as in loky and pebble.
+So a daemonic process, such as a worker of Dask, can start them too, and they don't run the parent's
+main module again. In loky, one process that dies also ends the tasks of all others.
 """
 
 from __future__ import annotations
