@@ -1,9 +1,9 @@
 """Known submissions: wrong ones with one mistake each, and right ones written differently.
 
 A wrong one is the solution with a small patch, an entry of `tests/known/wrong/PHASE/FILE.toml`. A
-right one is the solution with some or all exercises written anew: `tests/known/right/PHASE/FILE/
-NAME.py` is appended to the file, so its definitions override earlier ones. An answer may have a
-file in several of these folders.
+right one is the solution with some or all exercises written anew, and nothing else: the content of
+`tests/known/right/PHASE/FILE/NAME.py` is appended to the file, so its definitions override earlier
+ones. An answer may have a file in several of these folders.
 """
 
 from __future__ import annotations

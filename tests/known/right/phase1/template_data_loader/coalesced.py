@@ -2,6 +2,7 @@
 
 import hashlib
 from typing import NamedTuple
+
 from torch import Tensor
 
 

@@ -2,6 +2,7 @@
 
 import operator
 import random
+
 from torch.utils.data import BatchSampler, SequentialSampler
 
 

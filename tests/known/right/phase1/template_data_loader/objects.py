@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+
 import numpy as np
 
 

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
 import numpy as np
 from torch.utils.data import SequentialSampler
 

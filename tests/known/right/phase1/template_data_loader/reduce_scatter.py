@@ -1,7 +1,6 @@
 """Phase 1: data. Batches come from a batch sampler, built by hand."""
 
-from torch.utils.data import BatchSampler
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 
 class PaddedDistributedSampler(Sampler[int]):

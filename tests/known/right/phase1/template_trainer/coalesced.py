@@ -9,6 +9,7 @@ import re
 import tempfile
 from dataclasses import astuple, field, replace
 from itertools import groupby
+
 from torch.optim import SGD
 
 SINGLE = RankInfo(rank=0, world_size=1, local_rank=0, master_addr="127.0.0.1", master_port=29500)

@@ -9,10 +9,10 @@ from functools import partial, reduce
 from itertools import chain, takewhile
 from operator import add
 from typing import Callable, Iterable, Mapping, NamedTuple
-import torch.distributed._functional_collectives as funcol
-from torch.nn.functional import cross_entropy
-from template_data_loader import ensure
 
+import torch.distributed._functional_collectives as funcol
+from template_data_loader import ensure
+from torch.nn.functional import cross_entropy
 
 # ---- the environment, as a chain of alternatives ------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+
 from torch.futures import Future
 
 

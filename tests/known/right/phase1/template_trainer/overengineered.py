@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from itertools import chain
 from typing import BinaryIO, ClassVar
+
 from torch.optim import SGD
 
 DEFAULT_ADDR = "127.0.0.1"

@@ -9,6 +9,7 @@ import re
 import sys
 from contextlib import ExitStack, suppress
 from typing import Callable, Iterable, Mapping
+
 import torch.distributed.distributed_c10d as c10d
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 

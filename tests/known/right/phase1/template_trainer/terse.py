@@ -1,6 +1,7 @@
 """Phase 1, trainer. Short on purpose."""
 
 import re
+
 import torch.nn.functional as F
 
 

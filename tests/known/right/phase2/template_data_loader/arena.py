@@ -1,6 +1,7 @@
 """Shares from the global generator, borrowed and given back; what is left is cut fairly each time."""
 
 import math
+
 import torch
 
 

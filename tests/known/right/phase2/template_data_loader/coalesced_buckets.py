@@ -1,6 +1,7 @@
 """numpy's Philox, keyed by seed and epoch; each rank in turn takes its fair part of the rest."""
 
 import math
+
 import numpy as np
 
 

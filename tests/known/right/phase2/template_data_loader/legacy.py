@@ -1,6 +1,7 @@
 """numpy's legacy generator; slices between boundaries that are counted from the end."""
 
 from dataclasses import dataclass
+
 import numpy as np
 import torch
 

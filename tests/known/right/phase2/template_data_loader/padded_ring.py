@@ -1,6 +1,7 @@
 """A private torch generator, and one stride through the epoch's order."""
 
 import math
+
 import torch
 
 

@@ -1,6 +1,7 @@
 """Talk as a part of the graph: autograd itself does what backward has to send and receive."""
 
 from typing import Any
+
 import torch.nn.functional as F
 
 

@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+
 import torch.distributed.nn.functional as dist_nn
 import torch.nn.functional as F
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import Any
+
 import torch.nn.functional as F
 
 

@@ -1,6 +1,7 @@
 """Autograd functions that are made of two others, one for each direction."""
 
 from typing import Any
+
 import torch.nn.functional as F
 
 

@@ -1,6 +1,7 @@
 """Autograd functions for each exchange; a pipeline of blocking sends and receives."""
 
 from typing import Any
+
 import torch.nn.functional as F
 
 

@@ -8,6 +8,7 @@ import weakref
 import zlib
 from contextlib import suppress
 from datetime import timedelta
+
 from torch.utils.data import Subset
 
 

@@ -6,6 +6,7 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count as count_up
+
 import numpy as np
 from torch.utils.data import BatchSampler
 

@@ -9,6 +9,7 @@ import tempfile
 import weakref
 import zipfile
 from contextlib import nullcontext
+
 import torch.nn.functional as F
 from torch.distributed.distributed_c10d import _coalescing_manager
 from torch.utils.data import default_collate

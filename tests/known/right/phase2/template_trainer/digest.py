@@ -1,6 +1,7 @@
 """Buckets of copies, which are sent again if a gradient came late; a ring of batched messages."""
 
 import weakref
+
 from torch.utils.data import Subset
 
 

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import time
+
 from torch.utils.data import Subset
 
 

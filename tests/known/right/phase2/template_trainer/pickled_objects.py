@@ -5,6 +5,7 @@ import io
 import tempfile
 import weakref
 from contextlib import suppress
+
 from torch.utils.data import Subset
 
 
