@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import sys
 
 import pytest
 from launching import TORCHRUN, output_of
@@ -38,20 +37,6 @@ def _threads_of_gloo(folder):
     """Return gloo's threads at the end of each process of run.py; any could abort its process."""
     all_left = [path.read_text().split() for path in folder.glob("threads-at-the-end.*")]
     return [[name for name in left if "gloo" in name] for left in all_left]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("phase", ["phase1"], indirect=True)
-def test_the_data_loader_file_shows_its_shares(phase):
-    shown = output_of([sys.executable, "template_data_loader.py"], phase).splitlines()
-
-    assert shown[:4] == [
-        "rank 0: [0, 1, 2]",
-        "rank 1: [3, 4, 5]",
-        "rank 2: [6, 7, 8]",
-        "rank 3: [9, 0, 1]",
-    ]
-    assert [line.endswith("yes") for line in shown[4:]] == [True, True, True]
 
 
 @pytest.mark.slow
