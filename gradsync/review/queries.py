@@ -38,17 +38,18 @@ _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_mod
 
 def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
     """Yield each training loader, and whether training goes over it several times."""
+    made = {loader for loader in program.things("loader") if loader.step is not None}
     seen = set()
     for step in program.backwards:
         for number, loop in enumerate(step.loops):
             for loader in loop.over.of_kind("loader"):
-                if loader not in seen and loader.step is not None:
+                if loader not in seen and loader in made:
                     seen.add(loader)
                     yield loader, number > 0 or AGAIN in loop.over.tags
     inside = {loop for step in program.backwards for loop in step.loops}
     for step in program.calls("builtins.next"):
         for loader in step.args[0].of_kind("loader") if step.args else ():
-            if loader not in seen and inside.intersection(step.loops):
+            if loader not in seen and loader in made and inside.intersection(step.loops):
                 seen.add(loader)
                 yield loader, AGAIN in step.args[0].tags
 

@@ -29,6 +29,7 @@ from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     DATA,
+    GLOBAL,
     GRAD,
     LOCAL,
     MAYBE_RANK,
@@ -984,7 +985,7 @@ def combined(op: ast.operator, left: Value, right: Value) -> Value:
         return Value(parts=left.parts + right.parts, tags=left.tags | right.tags)
     if isinstance(left.const, int) and isinstance(right.const, int) and isinstance(op, ast.Mult):
         return Value(const=left.const * right.const)
-    found = mixed([left, right])
+    found = mixed([left, right]).without(GLOBAL)
     if LOCAL in found.tags and UNKNOWN is left.const is right.const:
         found = found.without(LOCAL)  # such as `node * ranks_per_node + local_rank`
     if isinstance(op, (ast.Div, ast.FloorDiv)):

@@ -11,6 +11,7 @@ from gradsync.review.flow.values import (
     GLOBAL,
     GRAD,
     LOCAL,
+    MAYBE_RANK,
     MEAN,
     NUMBERED,
     OWN,
@@ -39,6 +40,11 @@ _TAGS = {
     "torch.distributed.is_torchelastic_launched": (WORLD,),
     "torch.cuda.device_count": (WORLD,),
 }
+_TAGS_OF_METHODS = {
+    "get_rank": (RANK,),  # of a mesh
+    "get_local_rank": (MAYBE_RANK,),  # along one dimension of a mesh
+    "get_coordinate": (MAYBE_RANK,),
+} | dict.fromkeys(("size", "dim", "numel", "device", "get_device"), ())
 _KIND_OF_CALL = {
     "DistributedDataParallel": "ddp",
     "FullyShardedDataParallel": "fsdp",
@@ -196,8 +202,8 @@ def result_of_method(step: Step) -> Value:
             return made
     if receiver.of_kind("optimizer") and name == "state_dict":
         return _made("state", step, Value())
-    if name in ("size", "dim", "numel", "device", "get_device"):
-        return Value()
+    if name in _TAGS_OF_METHODS:
+        return Value(tags=frozenset(_TAGS_OF_METHODS[name]))
     if name in MOVES:
         return receiver
     if name == "mean":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Step, Value
+from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Guard, Step, Value
 from gradsync.review.queries import (
     argument_node,
     is_false,
@@ -162,6 +163,7 @@ def _meet(program: Program, one: Step, other: Step) -> bool:
     topic="checkpoints fit the model",
     remedy="Save `model.module.state_dict()`.",
     applies=whole,
+    kind="possible mistake",
 )
 def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
     """Find checkpoints whose names all begin with "module."."""
@@ -198,9 +200,14 @@ def no_map_location(program: Program) -> Iterator[Hit]:
         for thing in value.deep()
         if thing.kind == "checkpoint"
     }
+    placed = [s for s in program.calls("torch.load") if s.argument(1, "map_location") or s.spread]
+    elsewhere = {(g.node, not g.positive) for step in placed for g in step.guards}
     for step in program.calls("torch.load"):
-        passed = step.argument(1, "map_location")
-        if passed is None and step in restored and surely_on_every_rank(step) and not step.spread:
+        if step in placed or step not in restored or not surely_on_every_rank(step):
+            continue
+        if elsewhere.intersection((g.node, g.positive) for g in step.guards):
+            continue  # `if device is None: torch.load(path)`
+        if not any(value.deep_tags() & {RANK, MAYBE_RANK} for value in step.args):
             yield at(
                 step,
                 "Every rank loads the tensors onto the GPU from which they were saved, usually "
@@ -230,8 +237,20 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
             continue
         if step.function in seen or not surely_on_every_rank(step) or _names_rank(step):
             continue
+        if not all(_is_regular(guard) for guard in step.guards if not guard.early):
+            continue
         seen.add(step.function)
         yield at(step, "Every rank prints this line in each iteration of the training loop.")
+
+
+def _is_regular(guard: Guard) -> bool:
+    """Return whether a branch is taken in normal training, not for an error or a first use."""
+    branch = getattr(guard.node, "body" if guard.positive else "orelse", [])
+    leaves = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+    if not isinstance(guard.node, ast.If):
+        return True
+    regular = re.search("%|step|iter|epoch|batch|verbose|log|print", ast.unparse(guard.node.test))
+    return bool(regular) and not any(isinstance(part, leaves) for part in branch)
 
 
 def _names_rank(step: Step) -> bool:

@@ -56,15 +56,18 @@ def never_divided(program: Program) -> Iterator[Hit]:
 def _divides(tree: ast.AST, by: re.Pattern[str] | None = None) -> bool:
     """Return whether code divides or scales by a value whose text matches `by`, if given."""
     for node in ast.walk(tree):
-        right: ast.AST | None = None
+        left: ast.AST | None = None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            right = node.right
+            left, right = node.left, node.right
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, (ast.Div, ast.Mult)):
-            right = node.value
-        elif isinstance(node, ast.Call) and node.args:
-            name = getattr(node.func, "attr", "")
-            right = node.args[-1] if name in _DIVISIONS else None
-        if right is not None and (by is None or by.search(ast.unparse(right))):
+            left, right = node.target, node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            left, right = node.func.value, node.args[-1]
+            if node.func.attr not in _DIVISIONS:
+                continue
+        if left is not None and (
+            by is None or by.search(ast.unparse(right)) or "grad" in ast.unparse(left)
+        ):
             return True
     return False
 

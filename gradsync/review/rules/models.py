@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import Step, Thing
-from gradsync.review.queries import argument_node, mentions, models_of
+from gradsync.review.queries import argument_node, facts_agree, mentions, models_of
 
 _MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu")
 _WITH_BATCH_NORM = re.compile("resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$")
@@ -63,19 +63,21 @@ def _moved_before(program: Program, step: Step) -> bool:
 )
 def sharded_in_the_wrong_order(program: Program) -> Iterator[Hit]:
     """Find layers that are sharded after their model, and forward passes without the hooks."""
-    roots: set[str] = set()
+    roots: dict[str, Step] = {}
     for step in program.sharded:
         node = argument_node(step, 0, "module")
         loop = step.loops[-1].node if step.loops else None
         root = ast.unparse(loop.iter) if isinstance(loop, ast.For) else ""
-        if any(re.search(rf"(?<![\w.]){re.escape(name)}\b", root) for name in roots):
+        earlier = [s for n, s in roots.items() if re.search(rf"(?<![\w.]){re.escape(n)}\b", root)]
+        if any(facts_agree(other, step) for other in earlier):
             yield at(
                 step,
                 "The model was sharded before its layers, so all of its parameters are already in "
                 "one group, and each step gathers the complete model.",
             )
             return
-        roots |= {ast.unparse(node)} if node is not None else set()
+        if node is not None:
+            roots[ast.unparse(node)] = step
     for step in program.methods("forward"):
         models = {t for s in program.sharded if s.args for t in s.args[0].things}
         if models & step.receiver.things:

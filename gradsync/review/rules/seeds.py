@@ -48,7 +48,8 @@ def different_models(program: Program) -> Iterator[Hit]:
     models = [thing.step for thing in program.things("model") if thing.step]
     for seed in seeds[:1]:
         later = [model for model in models if program.before(seed, model)]
-        if later:
+        again = any(program.before(seed, s) and not _by_rank(s) for s in program.calls(*_SEEDS))
+        if later and not again:
             yield at(
                 seed,
                 f"This seed differs by rank, and the model of line {later[0].node.lineno} is made "

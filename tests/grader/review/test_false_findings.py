@@ -224,6 +224,65 @@ table = torch.load("table.pt")
 model = DistributedDataParallel(nn.Linear(2, 1).cuda())
 model(table.cuda()).sum().backward()
 """,
+    "DDP013: another branch has a device": """
+dist.init_process_group("nccl")
+device = int(os.environ["LOCAL_RANK"]) if "LOCAL_RANK" in os.environ else None
+torch.cuda.set_device(device)
+saved = torch.load("a.pt") if device is None else torch.load("a.pt", map_location=f"cuda:{device}")
+model = nn.Linear(2, 1).cuda()
+model.load_state_dict(saved)
+DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP013: each rank loads its own file": """
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = nn.Linear(2, 1).cuda()
+model.load_state_dict(torch.load(f"part-{dist.get_rank()}.pt"))
+DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP036: the number of a GPU is computed": """
+dist.init_process_group("nccl")
+many = int(os.environ["GPUS"])
+torch.cuda.set_device(dist.get_rank() - many * (dist.get_rank() // many))
+DistributedDataParallel(nn.Linear(2, 1).cuda())(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP039: another branch shards the whole model": """
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = nn.Sequential(nn.Linear(2, 1)).cuda()
+if len(sys.argv) > 1:
+    fully_shard(model)
+else:
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+model(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP014: a message about an error": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+data = TensorDataset(torch.ones(8, 2))
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    loss = model(x).sum()
+    if not loss.isfinite():
+        print("the loss is not finite")
+    loss.backward()
+""",
+    "DDP002: the loader of another mode": """
+together = "--together" in sys.argv
+if together:
+    dist.init_process_group("gloo")
+model = nn.Linear(2, 1)
+data = TensorDataset(torch.ones(8, 2))
+if together:
+    model = DistributedDataParallel(model)
+    loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+else:
+    loader = DataLoader(data, shuffle=True)
+for (x,) in loader:
+    model(x).sum().backward()
+""",
     "DDP026: BatchNorm on a CPU": """
 dist.init_process_group("gloo")
 model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8)))
