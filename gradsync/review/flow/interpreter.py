@@ -29,6 +29,7 @@ from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     DATA,
+    EVAL,
     GLOBAL,
     GRAD,
     LOCAL,
@@ -322,7 +323,8 @@ class Interpreter:
             base = len(self.guards)
             self.guards.append(Guard(node, test, positive))
             ends.append(self.block(statements))
-            early += self.guards[base + 1 :]
+            if not ends[-1]:  # otherwise, who continues was not in this branch
+                early += self.guards[base + 1 :]
             del self.guards[base:]
             after.append(frame.state())
             frame.restore(before)
@@ -525,7 +527,9 @@ class Interpreter:
             if value is not None:
                 found = value if found is None else either(found, value)
         if found is not None and not found.blank:
-            return either(found, by_name(name)) if base.maybe else found
+            named = by_name(name)
+            unsure = base.maybe or (RANK in named.tags and isinstance(found.const, (int, NoneType)))
+            return either(found, named) if unsure else found  # `rank = 0` may be a default
         if name == "grad":
             return base.tagged(GRAD)
         if name in ("data", "T", "values"):
@@ -573,9 +577,10 @@ class Interpreter:
             and -len(base.parts) <= key.const < len(base.parts)
         ):
             return base.parts[key.const]
-        named = by_name(key.const) if isinstance(key.const, str) else Value()
-        if not named.blank and not base.things:
-            return named
+        if isinstance(key.const, str):
+            named = by_name(key.const)
+            if base.keys or (not named.blank and not base.things):
+                return replace(named, tags=named.tags | base.tags)  # an item that was not set
         return _part(base, key)
 
     def _sliced(self, base: Value, node: ast.Slice) -> Value:
@@ -599,6 +604,9 @@ class Interpreter:
         left = self.value_of(node.left)
         rights = [self.value_of(right) for right in node.comparators]
         found = mixed([left, *rights])
+        if isinstance(node.ops[0], ast.Eq) and isinstance(left.const, str):
+            known = isinstance(rights[0].const, str)  # such as `__name__ == "__main__"`
+            return replace(found, const=left.const == rights[0].const if known else UNKNOWN)
         if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
             return found.without(RANK, LOCAL, MAYBE_RANK).tagged(WORLD)
         if isinstance(node.ops[0], (ast.In, ast.NotIn)):
@@ -701,11 +709,15 @@ class Interpreter:
             return Value()
         self.steps.append(step)
         step.result = self._result(step, callee)
+        name = method or path.rpartition(".")[2] or getattr(node.func, "id", "")
+        if callee.code is not None:
+            if _AGREES.search(name) and any(s.collective for s in self.steps[step.index :]):
+                step.result = step.result.cleared(*OF_ONE_RANK)
+        elif _AGREES.search(name):
+            step.result = step.result.cleared(OWN, EVAL)  # it may be the same on all ranks now
+            self._clear_arguments(step)
         if step.collective == "reduce":
             self._mark(step.node.args[0] if step.node.args else None, RANK)  # only one has the sum
-        elif callee.code is None and _AGREES.search(method or path.rpartition(".")[2]):
-            step.result = step.result.cleared(OWN)  # it may be the same on all ranks now
-            self._clear_arguments(step)
         self.collect(node.func, step)
         return step.result
 

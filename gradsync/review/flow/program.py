@@ -111,12 +111,12 @@ def programs(project: Project, source: Source) -> Iterator[Program]:
 
 def _program(interpreter: Interpreter, source: Source, *, entry: bool) -> Program:
     steps, parent = interpreter.steps, []
-    spawned = interpreter.spawned
-    inside = [step for step in steps if spawned.intersection(step.stack)]
-    if any(step.path == _START for step in inside):
-        parent = [step for step in steps if not spawned.intersection(step.stack)]
-        steps = inside
     starts = [step for step in steps if step.path == _START]
+    ranks = {node for start in starts for node in interpreter.spawned.intersection(start.stack)}
+    if ranks:  # the other calls run once, in the process that starts the ranks
+        parent = [step for step in steps if not ranks.intersection(step.stack)]
+        steps = [step for step in steps if ranks.intersection(step.stack)]
+    starts = [step for step in starts if step not in parent]
     steps = [step for step in steps if not _in_another_mode(step, starts)]
     return Program(source, steps, entry, list(interpreter.modules), interpreter.departures, parent)
 

@@ -40,6 +40,7 @@ _TAGS = {
     "torch.distributed.is_torchelastic_launched": (WORLD,),
     "torch.cuda.device_count": (WORLD,),
 }
+_SAME_VALUE = ("item", "tolist", "numpy", "detach", "clone", "float", "double", "int", "long")
 _TAGS_OF_METHODS = {
     "get_rank": (RANK,),  # of a mesh
     "get_local_rank": (MAYBE_RANK,),  # along one dimension of a mesh
@@ -212,7 +213,8 @@ def result_of_method(step: Step) -> Value:
         return receiver
     if name in ("format", "join", "joinpath", "with_suffix", "with_name", "get"):
         return mixed([receiver, *step.args, *step.kwargs.values()])
-    return uncertain(mixed([receiver, *step.args]))
+    found = mixed([receiver, *step.args])
+    return found if name in _SAME_VALUE else uncertain(found)
 
 
 def _of_model(step: Step) -> Value | None:
@@ -231,7 +233,7 @@ def output(step: Step, model: Value) -> Value:
     """Return the output of a model: it depends on this rank's samples."""
     thing = Thing("output", step, model)
     tags = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
-    tags |= {DATA, EVAL} if step.evaluating else {DATA}
+    tags |= {DATA, EVAL} if step.evaluating and tags else {DATA}
     return Value(things=frozenset({thing}), tags=tags)
 
 

@@ -42,7 +42,7 @@ DATA = "data"  # computed from samples, which may be this rank's own
 OWN = "own"  # computed from samples that certainly only this rank has
 MEAN = "mean"  # divided by a number of this rank
 UNEVEN = "uneven"  # divided by a number that depends on the contents of this rank's samples
-EVAL = "eval"  # computed by a model without gradients
+EVAL = "eval"  # computed by a model without gradients, from samples that only this rank has
 SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # a result of `enumerate`
@@ -355,7 +355,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
             unsure = value.tags - second.tags
             if RANK in unsure:
                 tags = tags - {RANK} | {MAYBE_RANK}
-            tags -= unsure & {DATA, OWN}
+            tags -= unsure & {DATA, OWN, EVAL}
     return tags
 
 

@@ -85,6 +85,9 @@ def no_sampler(program: Program) -> Iterator[Hit]:
     if has_mesh(program):
         return
     yield from _same_batches(program)
+    made = [thing.step for thing in program.things("loader") if thing.step]
+    sharded = [step for step in made if has_distributed_sampler(step)]
+    other_modes = {(g.node, not g.positive) for step in sharded for g in step.guards}
     for loader, _ in training_loops(program):
         step = loader.step
         if step is None or step.spread or step.on_some_ranks or loader.of_class is not None:
@@ -93,6 +96,8 @@ def no_sampler(program: Program) -> Iterator[Hit]:
         if sampler is not None and not _ignores_ranks(sampler.kinds()):
             continue
         if dataset is None or depends_on_rank(dataset) or _depends_on_the_group(step):
+            continue
+        if other_modes.intersection((guard.node, guard.positive) for guard in step.guards):
             continue
         shuffled = is_true(step.argument(2, "shuffle"))
         if not shuffled and not dataset.of_kind("dataset"):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, EVAL, MEAN, OWN, UNEVEN, Step
+from gradsync.review.flow.values import DATA, EVAL, MEAN, UNEVEN, Step
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
@@ -68,7 +68,7 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
             values += [guard.value for guard in step.guards]
         if not step.on_some_ranks or step.evaluating:
             continue
-        if any({OWN, EVAL} <= value.deep_tags() for value in values):
+        if any(EVAL in value.deep_tags() for value in values):
             yield at(
                 step,
                 "This value was computed from the samples of one rank only, because the loader has "

@@ -186,6 +186,112 @@ train(0, 3)
 """,
 }
 RULES_TOO_EARLY = {
+    "DDP016: all ranks of the branch leave": """
+dist.init_process_group("gloo")
+
+def share(text):
+    if not dist.is_initialized():
+        if dist.get_rank() == 0:
+            return text
+        raise RuntimeError("there is no process group")
+    texts = [text]
+    dist.broadcast_object_list(texts)
+    return texts[0]
+""",
+    "DDP016: a function gathers what the ranks decide by": """
+def gather_all(number):
+    if dist.get_world_size() == 1:
+        return [number]
+    numbers = [torch.zeros(1) for _ in range(dist.get_world_size())]
+    dist.all_gather(numbers, torch.tensor([float(number)]))
+    return [n.item() for n in numbers]
+
+dist.init_process_group("gloo")
+bad = 0
+while True:
+    if dist.get_rank() == 0 and os.path.exists("bad"):
+        bad += 1
+    if max(gather_all(bad)) > 3:
+        break
+""",
+    "DDP015: another item of a dict is the rank": """
+settings = vars(sys.modules["__main__"])
+settings["rank"] = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+for epoch in range(settings["epochs"]):
+    dist.barrier()
+""",
+    "DDP009: an object has rank 0 before it is set": """
+class Place:
+    def __init__(self):
+        self.rank = 0
+
+    def set(self, rank):
+        self.rank = rank
+
+place = Place()
+
+def save(model):
+    if place.rank == 0:
+        torch.save(model.state_dict(), "model.pt")
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+save(model.module)
+""",
+    "DDP010: one more process evaluates": """
+from torch.multiprocessing import Process
+from torchvision.datasets import MNIST
+
+def work(rank, many):
+    dist.init_process_group("gloo", "file:///tmp/meet", rank=rank, world_size=many)
+    DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+def evaluate():
+    return MNIST("data", download=True)
+
+Process(target=evaluate).start()
+for number in range(2):
+    Process(target=work, args=(number, 2)).start()
+""",
+    "DDP040: a sum on the rank that prints": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+good = torch.zeros(())
+with torch.no_grad():
+    for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+        good += (model(x) > 0).sum()
+dist.reduce(good, dst=0)
+if dist.get_rank() == 0:
+    print(good)
+""",
+    "DDP040: a sum in one of the modes": """
+def validate(model, loader, everywhere):
+    good, seen = 0, 0
+    with torch.no_grad():
+        for (x,) in loader:
+            good += (model(x) > 0).sum().item()
+            seen += len(x)
+    if everywhere and dist.is_initialized():
+        totals = torch.tensor([good, seen])
+        dist.all_reduce(totals)
+        good, seen = totals.tolist()
+    return good / max(1, seen)
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+model = DistributedDataParallel(nn.Linear(2, 1))
+loss = model(torch.ones(1, 2)).sum()
+loss.backward()
+loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+score = validate(model, loader, everywhere=True)
+if dist.get_rank() == 0:
+    print(f"loss {loss.item()}, score {score}")
+""",
     "DDP031: all ranks have equally many samples": """
 dist.init_process_group("gloo")
 data = TensorDataset(torch.ones(8, 2))

@@ -292,6 +292,18 @@ def test_a_file_that_a_program_uses_gets_findings_even_if_the_user_did_not_name_
     assert [(f.path, f.code) for f in review([script, tools]).findings] == [(str(tools), "DDP015")]
 
 
+def test_only_the_reviewed_file_is_the_main_module(tmp_path):
+    (tmp_path / "tools.py").write_text(
+        "import torch.distributed as dist\n\nif __name__ == '__main__':\n"
+        "    if dist.get_rank() == 0:\n        dist.barrier()\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text("import tools\n\nprint(tools)\n")
+
+    assert review([script]).findings == ()
+    assert [f.code for f in review([tmp_path / "tools.py"]).findings] == ["DDP015"]
+
+
 def test_recursion_and_cyclic_imports_end(tmp_path):
     (tmp_path / "a.py").write_text(
         "import b\nimport torch.distributed\n\ndef f(n):\n    f(n - 1)\n\nf(3)\n"

@@ -91,7 +91,7 @@ for step in range(10):
         + """
 total = torch.ones(1).cuda()
 dist.reduce(total, dst=0)
-if total > 3:
+if total.item() > 3:
     dist.barrier()
 """,
     ),
