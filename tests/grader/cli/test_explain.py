@@ -52,7 +52,7 @@ def test_a_code_has_its_cause_its_lines_and_the_section_to_read(explain):
 
     assert status == 0
     assert "It works with 2 ranks and diverges with 8." in plain(out)
-    assert out.index("─ wrong ─") < out.index("─ right ─") < out.index("p.grad /= dist")
+    assert out.index("─ wrong ─") < out.index("─ right ─") < out.index("p.grad /= world")
     assert "Read: phase1/GUIDELINES.md, “Gradient aggregation”" in out
 
 
