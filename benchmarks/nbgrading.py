@@ -43,7 +43,9 @@ def _class(root: Path) -> Path:
 
 
 def _autograde(root: Path) -> float:
-    shutil.rmtree(root / ".gradsync", ignore_errors=True)  # otherwise earlier marks would be reused
+    shutil.rmtree(
+        root / ".gradsync", ignore_errors=True
+    )  # otherwise earlier reports would be reused
     return seconds(lambda: _run(root, "autograde", "phase1", "--force"))
 
 

@@ -25,6 +25,7 @@ from gradsync.grading.suite.weights import Weight, reweighted, weights_of
 from gradsync.records import Report
 from gradsync.reports import class_page, gradebook, html, report_json
 from gradsync.reports.guide_sections import GuideText
+from gradsync.reports.report_json import UnreadableReportError
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
@@ -112,10 +113,12 @@ def write_gradebook(store: GradeStore, results: Iterable[Result], course: Course
     store.write(GRADEBOOK, text.encode(gradebook.ENCODING))
 
 
-def page_of(report: Report, guides: Sequence[GuideText], result: Result | None = None) -> str:
-    """Return report.html, with what it was made from, so that it is only made again if needed."""
+def page_of(report: Report, guides: Sequence[GuideText]) -> str:
+    """Return report.html without corrections; "" if the grader failed."""
+    if report.problem:
+        return ""
     digest = hashlib.sha256(report_json.encode(report)).hexdigest()
-    return html.render(report, guides, result, _stamp(digest, result))
+    return html.render(report, guides, made_from=_stamp(digest, None))
 
 
 def missing_text(people: Sequence[str]) -> str:
@@ -138,7 +141,11 @@ def _write_page(
     stamp = _stamp(store.records()[place].digest, result)
     if not always and stamp in _head(store.folder / place / PAGE):
         return False
-    store.write(f"{place}/{PAGE}", html.render(store.report(place), guides, result, stamp))
+    try:
+        report = store.report(place)
+    except (FileNotFoundError, UnreadableReportError):  # staff removed it during the run
+        return False
+    store.write(f"{place}/{PAGE}", html.render(report, guides, result, stamp))
     return True
 
 

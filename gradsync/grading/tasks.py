@@ -5,14 +5,11 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 
 from gradsync.course.catalogue import Course
-from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
-from gradsync.grading.pages import page_of
 from gradsync.grading.processes.pool import in_pool
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.records import Origin, Report
@@ -44,19 +41,11 @@ class GradingTask:
     conditions: Conditions
 
 
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """A report, and its page, which is drawn where the submission was graded."""
-
-    report: Report
-    page: str = ""  # without a page if the grader failed
-
-
-Perform = Callable[[Iterator[GradingTask]], Iterator[tuple[GradingTask, Graded | None]]]
+Perform = Callable[[Iterator[GradingTask]], Iterator[tuple[GradingTask, Report | None]]]
 """Does tasks, and yields each with its result, or with None if the process that did it died."""
 
 
-def here(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Graded | None]]:
+def here(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Report | None]]:
     """Do one task after the other in this process."""
     return ((task, do(task)) for task in tasks)
 
@@ -66,7 +55,7 @@ def in_processes(jobs: int) -> Perform:
     return lambda tasks: in_pool(do, tasks, jobs)
 
 
-def do(task: GradingTask) -> Graded:
+def do(task: GradingTask) -> Report:
     """Grade a submission; an error of the grader is part of the result."""
     submission, conditions = task.submission, task.conditions
     launcher: LauncherName | None = "sandbox" if conditions.sandboxed else None
@@ -79,22 +68,16 @@ def do(task: GradingTask) -> Graded:
             launcher=launcher,
             parallel=conditions.parallel,
         )
-        report = replace(
-            report,
-            command=task.command,
-            origin=conditions.origin(submission),
-            graded_at=datetime.now(timezone.utc),
-        )
-        return Graded(report, page_of(report, guide_texts(conditions.course)))
+        return replace(report, command=task.command, origin=conditions.origin(submission))
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return failed(submission.name, problem)
 
 
-def failed(name: str, problem: Exception) -> Graded:
-    """Return the result for a submission on which the grader failed."""
-    report = Report(name, seed=0, seconds=0.0, verdicts=(), graded_at=datetime.now(timezone.utc))
+def failed(name: str, problem: Exception) -> Report:
+    """Return the report on a submission on which the grader failed."""
+    report = Report(name, seed=0, seconds=0.0, verdicts=())
     if isinstance(problem, GraderError):
-        return Graded(replace(report, problem=str(problem) or "the grader failed"))
+        return replace(report, problem=str(problem) or "the grader failed")
     text = f"{type(problem).__name__}: {problem}"
     lines = traceback.format_exception(problem)
-    return Graded(replace(report, problem=text, traceback="".join(lines)))
+    return replace(report, problem=text, traceback="".join(lines))

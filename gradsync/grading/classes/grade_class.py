@@ -11,20 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
+from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.classes.entries import Entry
 from gradsync.grading.classes.results import ClassReader
 from gradsync.grading.classes.roster import read_roster
 from gradsync.grading.fingerprint import course_digest
-from gradsync.grading.pages import Written, write_class, write_gradebook
+from gradsync.grading.pages import Written, page_of, write_class, write_gradebook
 from gradsync.grading.store import ROSTER, GradeStore
-from gradsync.grading.tasks import Conditions, Graded, GradingTask, Perform, failed, here
+from gradsync.grading.tasks import Conditions, GradingTask, Perform, failed, here
 from gradsync.records import Report
 from gradsync.reports import gradebook
+from gradsync.reports.guide_sections import GuideText
 
 SMALL = 50  # lines of a gradebook that is always kept up to date
 SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a larger class
@@ -130,21 +133,22 @@ def _outcomes(
                 submission = entry.submission(conditions.course, conditions.phases)
                 yield GradingTask(submission, entry.command, conditions)
 
+    guides = guide_texts(conditions.course)
     for task, graded in execution.perform(tasks()):
-        report = _saved(graded or failed(task.submission.name, KILLED), store)
+        report = _stored(graded or failed(task.submission.name, KILLED), guides, store)
         book.update()
         yield Outcome(report, store.page(report.submission), is_new=True)
 
 
-def _saved(graded: Graded, store: GradeStore) -> Report:
-    """Store a report, or the reason why it can't be stored; return what was stored."""
+def _stored(report: Report, guides: Sequence[GuideText], store: GradeStore) -> Report:
+    """Store a report with its page, or the reason why this is not possible; return the report."""
+    report = replace(report, graded_at=datetime.now(timezone.utc))
     try:
-        store.save(graded.report, graded.page)
+        store.save(report, page_of(report, guides))
     except (OSError, ValueError) as problem:  # the other submissions must still be graded
-        report = failed(graded.report.submission, problem).report
+        report = failed(report.submission, problem)
         store.save(report)
-        return report
-    return graded.report
+    return report
 
 
 def _finished(

@@ -29,11 +29,12 @@ from gradsync.grading.classes.corrections import (
     untimed_text,
 )
 from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
-from gradsync.grading.store import OVERRIDES, GradeStore
+from gradsync.grading.store import OVERRIDES, UNREADABLE, GradeStore
 from gradsync.records import Report
 from gradsync.reports import gradebook, summary
 from gradsync.reports.text import finite
-from gradsync.text import listed
+from gradsync.submission.contents import listing
+from gradsync.text import counted, listed
 
 
 def read_class(store: GradeStore, course: Course) -> ClassResults:
@@ -104,6 +105,12 @@ class ClassReader:
             yield self._missing(name, absent[name])
         if untimed:
             self.warnings.append(untimed_text(untimed))
+        unread = [learner for learner in sorted(places) if _is_unread(places[learner])]
+        if unread:
+            self.warnings.append(
+                f"{counted(len(unread), 'report')} can't be read: {listing(unread)}. Each is "
+                "damaged or of an earlier version. Grade these submissions again."
+            )
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:
         """Return the submissions that are not graded yet; of several attempts, the last one."""
@@ -269,6 +276,10 @@ class ClassReader:
             self.warnings.append(
                 f"{OVERRIDES}, {unknown_submission_text(name, lines, self._roster)}"
             )
+
+
+def _is_unread(attempts: Iterable[tuple[str, Report]]) -> bool:
+    return any(report.problem == UNREADABLE for _, report in attempts)
 
 
 def _rank(result: Result) -> tuple[float, int]:

@@ -19,14 +19,15 @@ from distributed import Client, Future, wait
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.fingerprint import course_digest
 from gradsync.grading.processes.pool import PoolProcess, Results, with_retry
-from gradsync.grading.tasks import Conditions, Graded, GradingTask, Perform, do, failed
+from gradsync.grading.tasks import Conditions, GradingTask, Perform, do, failed
+from gradsync.records import Report
 
 SECONDS = 30.0  # to find the scheduler
 AHEAD = 2  # tasks for each thread of a worker: one that runs, and one that waits
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
-_processes: dict[int, PoolProcess[GradingTask, Graded]] = {}  # by thread of this Dask worker
+_processes: dict[int, PoolProcess[GradingTask, Report]] = {}  # by thread of this Dask worker
 
 
 def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Perform:
@@ -57,7 +58,7 @@ def on_cluster(address: str, say: Callable[[str], None] = lambda _: None) -> Per
     if not client.nthreads():
         say("The cluster has no workers yet. Grading begins when one connects.")
 
-    def perform(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Graded | None]]:
+    def perform(tasks: Iterator[GradingTask]) -> Iterator[tuple[GradingTask, Report | None]]:
         with client:
             try:
                 yield from spread(client, grade_here, tasks)
@@ -96,7 +97,7 @@ def _once(
         client.cancel(list(running), force=True)
 
 
-def grade_here(task: GradingTask) -> Graded | None:
+def grade_here(task: GradingTask) -> Report | None:
     """Grade a submission in this thread's process, or return None if the process died."""
     name, conditions = task.submission.name, task.conditions
     try:

@@ -267,6 +267,16 @@ def test_a_submission_whose_folder_staff_removed_has_no_line_any_more(klass):
     assert list(klass.rows()) == ["ada", "bob"]
 
 
+def test_a_folder_that_staff_remove_during_a_run_does_not_stop_it(klass):
+    klass.grade()
+    outcomes = klass.outcomes("bob", fresh=True)
+    next(outcomes)
+    shutil.rmtree(klass.out / "cleo")
+
+    assert list(outcomes) == []
+    assert not (klass.out / "cleo").exists()
+
+
 @pytest.mark.parametrize("text", [b"name;points\nada;3\n", b"\xff\xfe\x00"])
 def test_the_gradebook_is_written_and_never_read(klass, text):
     klass.grade()
