@@ -40,7 +40,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Result:
+class Checked:
     """A suite's verdicts on an exercise. A notebook shows them as HTML."""
 
     report: Report
@@ -62,13 +62,13 @@ class Result:
         return terminal.render(self.report)
 
     def __repr__(self) -> str:
-        return f"Result(score={self.score}, max_score={self.max_score})"
+        return f"Checked(score={self.score}, max_score={self.max_score})"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": cell.render(self.report, self.root)}
 
 
-def check(exercise: str, answer: object, *, seed: int | None = None) -> Result:
+def check(exercise: str, answer: object, *, seed: int | None = None) -> Checked:
     """Run the visible tests of an exercise on a function or class of this notebook.
 
     Args:
@@ -134,7 +134,7 @@ def _run(
     launcher: LauncherName | None,
     action: str,
     seed: int | None,
-) -> Result:
+) -> Checked:
     try:
         get_launcher(launcher).warm_up()  # in parallel with the import of torch here
         modules = _modules(course, exercise, namespace_of(answer))
@@ -152,7 +152,7 @@ def _run(
     except KeyboardInterrupt:
         raise Stopped(f"The {action} of {exercise.name} was stopped.") from None
     command = f'gradsync.notebook.{action}("{exercise.id}", {exercise.name}, '
-    return Result(replace(relocate(report, modules), command=command), _relative(course))
+    return Checked(replace(relocate(report, modules), command=command), _relative(course))
 
 
 def _modules(course: Course, exercise: Exercise, answer: Namespace) -> dict[str, Module]:
@@ -223,7 +223,7 @@ def _launcher(course: Course) -> LauncherName | None:
     return "sandbox"
 
 
-def _show(result: Result, waiting: Waiting) -> None:
+def _show(result: Checked, waiting: Waiting) -> None:
     if running_shell() is None:
         print(result)
         return

@@ -184,7 +184,7 @@ def test_a_result_shows_itself_as_html_and_as_text(course, shell):
     assert "2 of 2 points" in forms["text/html"]
     assert "2 of 2 points" in forms["text/plain"]
     assert f"seed={result.report.seed})" in forms["text/plain"]
-    assert repr(result) == "Result(score=2.0, max_score=2.0)"
+    assert repr(result) == "Checked(score=2.0, max_score=2.0)"
 
 
 def test_the_same_seed_gives_the_same_inputs(course, shell):
