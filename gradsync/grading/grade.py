@@ -69,7 +69,7 @@ def grade(
     return Report(
         submission=submission.name,
         seed=seed,
-        seconds=time.monotonic() - began,
+        seconds=round(time.monotonic() - began, 2),
         verdicts=_in_order(collector.verdicts, needs),
         notes=submission.notes,
     )

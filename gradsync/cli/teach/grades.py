@@ -51,8 +51,8 @@ def report_command(
 ) -> None:
     """Render all pages and the gradebook again, without grading.
 
-    For example after corrections, or after a change of the course's guides, or of the points
-    of its tests. The verdicts stay as they are.
+    Corrections, and changes of the course's guides and points, are applied. The verdicts stay
+    as they are.
 
     [dim]gradsync report week3[/]        all pages, the gradebook and the class page
     [dim]gradsync report week3/ada[/]    the page of one submission
