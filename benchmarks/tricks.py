@@ -53,9 +53,7 @@ def _medians(measured: list[Times]) -> Times:
 
 def measure() -> Times:
     """Measure in this process: the first run with its imports, then the medians of later runs."""
-    from benchmarks import start  # pickling looks up its functions by their global names
     from gradsync import run_ranks
-    from gradsync.ranks.protocol.pickles import pack
 
     def later(function: Callable[[], object], times: int) -> float:
         for _ in range(2):  # after the first run, the warm process imports more
@@ -66,9 +64,7 @@ def measure() -> Times:
     return {
         "first run": first,
         "start, all-reduce, end": later(add_up, 25),
-        "five steps of SGD": later(train, 9),
         "a functional collective": later(add_functionally, 7),
-        "pickling a function": median_seconds(lambda: pack(start.add_up, {}), 50),
     }
 
 
@@ -87,19 +83,13 @@ def add_functionally() -> None:
 
 
 def train() -> None:
-    """Take five steps of a model whose gradients need some MiB, as in real training."""
+    """Take a step with an optimizer, which imports torch's compiler unless it is deferred."""
     import torch
-    import torch.distributed as dist
-    from torch import nn
 
-    model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+    model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(5):
-        optimizer.zero_grad()
-        model(torch.ones(64, 256)).sum().backward()
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
-        optimizer.step()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
 
 
 if __name__ == "__main__":
