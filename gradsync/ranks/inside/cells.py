@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import builtins
 import linecache
 import os
@@ -19,11 +20,12 @@ from torch.distributed import distributed_c10d
 
 from gradsync.ranks.inside import watch
 from gradsync.ranks.inside.answers import answer_of
-from gradsync.ranks.inside.displays import Displays
 from gradsync.ranks.inside.inbox import Inbox
 from gradsync.ranks.inside.rendezvous import start_group
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import wire
+
+Bundle = dict[str, str]  # MIME type -> text; binary data in base64, as in notebooks
 
 
 class CellRecorder(Recorder):
@@ -172,3 +174,42 @@ def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:
         tree.body.pop()
         expression = compile(ast.Expression(last.value), name, "eval").replace(co_name="<cell>")
     return compile(tree, name, "exec").replace(co_name="<cell>"), expression
+
+
+class Displays:
+    """Collects the values that a cell displays on a rank: its last expression, and `display`."""
+
+    def __init__(self) -> None:
+        self.bundles: list[Bundle] = []
+        self._format = _formatter()
+
+    def show(self, *values: Any) -> None:
+        """Display values below the printed output: `display` in a rank's namespace."""
+        self.bundles += [self._format(value) for value in values]
+
+    def take(self) -> list[Bundle]:
+        """Return the values displayed since the last call."""
+        bundles, self.bundles = self.bundles, []
+        return bundles
+
+
+def _formatter() -> Callable[[Any], Bundle]:
+    try:
+        from IPython.core.formatters import DisplayFormatter
+        from IPython.core.pylabtools import print_figure
+    except ImportError:  # tests may run without IPython; a notebook can't
+        return lambda value: {"text/plain": repr(value)}
+    formatter = DisplayFormatter()
+    formatter.formatters["image/png"].for_type_by_name(
+        "matplotlib.figure", "Figure", lambda figure: print_figure(figure, "png", base64=True)
+    )
+
+    def bundle(value: Any) -> Bundle:
+        forms, _ = formatter.format(value)
+        return {mime: _text(data) for mime, data in forms.items()}
+
+    return bundle
+
+
+def _text(data: Any) -> str:
+    return base64.b64encode(data).decode() if isinstance(data, bytes) else str(data)

@@ -25,10 +25,8 @@ import numpy as np
 import torch
 
 from gradsync.ranks.fast import dynamo
-from gradsync.ranks.inside import cells, comparisons, watch
+from gradsync.ranks.inside import cells, tools, watch
 from gradsync.ranks.inside.answers import answer_of
-from gradsync.ranks.inside.coverage_support import start_coverage
-from gradsync.ranks.inside.debugging import call_with
 from gradsync.ranks.inside.rendezvous import start_group
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.protocol import wire
@@ -103,12 +101,12 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     recorder.send(wire.pack("ready"))
     recorder.await_go()
     function, inputs = pickle.loads(task.body)
-    comparisons.install()
+    tools.show_comparisons()
     modules = {name: Path(path) for name, path in setup["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
-    save_coverage = start_coverage()
+    save_coverage = tools.start_coverage()
     try:
-        value = call_with(setup.get("debugger"), rank, function, arguments)
+        value = tools.call_with(setup.get("debugger"), rank, function, arguments)
     finally:
         save_coverage()
     watching.handles.settle()

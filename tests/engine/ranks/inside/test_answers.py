@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from gradsync.ranks.inside.exceptions import describe_exception
+from gradsync.ranks.inside.answers import describe_exception
 
 
 def test_an_exception_is_plain_data():
@@ -17,7 +17,7 @@ def test_an_exception_is_plain_data():
 
     reported = describe_exception(caught.value, ())
     assert (reported["type"], reported["message"]) == ("ValueError", "because")
-    assert re.fullmatch(r"test_exceptions.py:\d+", reported["frames"][-1][0])
+    assert re.fullmatch(r"test_answers.py:\d+", reported["frames"][-1][0])
     assert reported["frames"][-1][1] == "fail"
 
 
