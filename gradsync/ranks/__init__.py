@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gradsync.ranks.backends import lacking
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.launchers.choice import get_launcher
+from gradsync.ranks.host.launchers.choice import get_launcher, lacking
 from gradsync.ranks.host.launchers.launcher import LauncherError
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks.backends import lacking
 from gradsync.ranks.failures.rank_failure import RankFailure
-from gradsync.ranks.host.launchers.choice import LauncherName, get_launcher
+from gradsync.ranks.host.launchers.choice import LauncherName, get_launcher, lacking
 from gradsync.ranks.host.launchers.launcher import LauncherError, rank_environ
-from gradsync.ranks.host.observe import observe
+from gradsync.ranks.host.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 

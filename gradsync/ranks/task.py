@@ -1,16 +1,21 @@
-"""The task of N ranks: a function and its inputs."""
+"""Trusted: the task of N ranks: a function and its inputs.
+
+Inputs can be split: each rank receives only its own part. A rank with the inputs of all ranks could
+compute the result without communication.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks.inputs import packing_for
 from gradsync.ranks.protocol import pickles
 from gradsync.ranks.protocol.events import MAX_RANKS
 from gradsync.ranks.protocol.user_files import is_users
@@ -18,6 +23,7 @@ from gradsync.ranks.protocol.wire import MAX_TASK
 from gradsync.text import listed
 
 RESERVED = {"rank", "world_size"}
+_packing: ContextVar[_Packing] = ContextVar("packing")
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Task:
 
     def _payload(self, rank: int) -> tuple[bytes, bool]:
         """Return the pickled task of a rank, and whether it differs between ranks."""
-        with packing_for(rank) as packing:
+        with _packing_for(rank) as packing:
             try:
                 data = pickles.pack(self.function, dict(self.inputs))
             except pickles.UNPICKLABLE as error:
@@ -146,3 +152,41 @@ def check_world_size(size: Any) -> None:
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", function))
+
+
+class _Packing:
+    """The rank for which inputs are being pickled, and whether they differ between ranks."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.differs = False
+
+
+class OfRanks:
+    """One item for each rank; on a rank it becomes a dict with only that rank's item."""
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        self._items = items
+
+    def __reduce__(self) -> tuple[type[dict[int, Any]], tuple[list[tuple[int, Any]]]]:
+        packing = _packing.get()
+        packing.differs = True
+        return dict, ([(packing.rank, self._items[packing.rank])],)
+
+
+def by_rank(items: Any, depth: int = 0) -> Any:
+    """Split inputs: each rank receives only `items[rank]`, at each index of `depth` outer axes."""
+    if depth:
+        return [by_rank(item, depth - 1) for item in items]
+    return OfRanks(items)
+
+
+@contextmanager
+def _packing_for(rank: int) -> Iterator[_Packing]:
+    """Set the rank that inputs are pickled for, while the block runs."""
+    packing = _Packing(rank)
+    token = _packing.set(packing)
+    try:
+        yield packing
+    finally:
+        _packing.reset(token)

@@ -6,7 +6,7 @@ from random import SystemRandom
 
 import pytest
 
-from gradsync.ranks.inputs import by_rank
+from gradsync.ranks.task import by_rank
 from gradsync.testing.assertions import (
     Mistake,
     assert_on_every_rank,

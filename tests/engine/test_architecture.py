@@ -23,7 +23,7 @@ LAYERS = [
     ["gradsync.cores", "gradsync.finding"],
     ["gradsync.class_records", "gradsync.ranks.fast", "gradsync.review"],
     ["gradsync.ranks.protocol", "gradsync.reports", "gradsync.submission"],
-    ["gradsync.ranks.inputs", "gradsync.ranks.backends", "gradsync.ranks.sandbox"],
+    ["gradsync.ranks.sandbox"],
     ["gradsync.ranks.deadlocks", "gradsync.ranks.task", INSIDE],
     ["gradsync.ranks.failures"],
     ["gradsync.ranks.host"],

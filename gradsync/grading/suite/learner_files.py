@@ -20,7 +20,7 @@ from gradsync.grading.suite.import_probe import load_files
 from gradsync.grading.suite.verdicts import MissingFile
 from gradsync.ranks.failures.exceptions import on_import
 from gradsync.ranks.host.launchers.launcher import Launcher, rank_environ
-from gradsync.ranks.host.observe import observe
+from gradsync.ranks.host.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Failure, Observation
 from gradsync.text import full_stop

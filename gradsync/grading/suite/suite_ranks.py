@@ -22,7 +22,7 @@ from gradsync.grading.suite.time_budget import BUDGET, TimeBudget
 from gradsync.grading.suite.verdicts import REFUSED, exercise_of
 from gradsync.ranks import RankFailure, get_launcher
 from gradsync.ranks.host.launchers.launcher import Launcher
-from gradsync.ranks.host.observe import observe
+from gradsync.ranks.host.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.records import Observation
 from gradsync.testing.rules import Rule, first_match

@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
-
-LOOK_SECONDS = 0.25  # between two measurements
-
-
-class Working(Protocol):
-    def ran(self) -> dict[int, float]:
-        """Return for how many seconds each rank has used a core, as far as known."""
-
-
-class ProcessorTime:
-    """A limit on the processor time of each rank, from now on."""
-
-    def __init__(self, processes: Working, seconds: float) -> None:
-        self.seconds = seconds
-        self._processes = processes
-        self._before = processes.ran()
-        self._looked = 0.0
-
-    def used(self) -> dict[int, float]:
-        """Return how many seconds each rank has used."""
-        return {
-            rank: ran - self._before.get(rank, 0.0) for rank, ran in self._processes.ran().items()
-        }
-
-    def over(self, now: float) -> bool:
-        """Return whether a rank has exceeded the limit; measure it every `LOOK_SECONDS`."""
-        if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
-            return False
-        self._looked = now
-        return max(self.used().values(), default=0.0) > self.seconds
 
 
 class Helpers:

@@ -1,7 +1,8 @@
-"""Trusted: the loop that supervises the ranks of one run until its outcome is certain.
+"""Trusted: run a task on its ranks, and supervise them until the outcome is certain.
 
-It reads the ranks' messages, and permits each collective to start once it matches the other ranks'
-calls. It ends the run when all ranks have answered, or one has failed and no other can continue.
+The loop of `Run` reads the ranks' messages, and permits each collective to start once it matches
+the other ranks' calls. It ends the run when all ranks have answered, or one has failed and no other
+can continue.
 """
 
 from __future__ import annotations
@@ -17,16 +18,22 @@ from dataclasses import replace
 
 from gradsync.ranks.deadlocks import explanations
 from gradsync.ranks.deadlocks.calls import Call
-from gradsync.ranks.deadlocks.detector import DeadlockDetector, Stuck
-from gradsync.ranks.failures import endings
+from gradsync.ranks.deadlocks.detector import DeadlockDetector, LostRanksDetector, Stuck
+from gradsync.ranks.failures import endings, exceptions
 from gradsync.ranks.failures.exceptions import Raised
-from gradsync.ranks.host import postmortem, stacks
-from gradsync.ranks.host.deadlines import Deadline, Grace
-from gradsync.ranks.host.launchers.launcher import START_SECONDS, LauncherError, RankProcesses
-from gradsync.ranks.host.processor_time import ProcessorTime
+from gradsync.ranks.host import stacks
+from gradsync.ranks.host.launchers.launcher import (
+    START_SECONDS,
+    Launcher,
+    LauncherError,
+    RankProcesses,
+)
+from gradsync.ranks.host.limits import Deadline, Grace, ProcessorTime
 from gradsync.ranks.host.rank_state import RankState
 from gradsync.ranks.protocol import events, values, wire
+from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
+from gradsync.temporary_folders import own_folder
 
 # Events accumulate while the loop rests: reading each one immediately would use the ranks' cores.
 REST_SECONDS = 0.001  # added each time that no rank waits for a reply
@@ -34,7 +41,46 @@ MAX_REST_SECONDS = 0.005  # a rank that has finished may wait so long for a repl
 POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep sockets open
 GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
 SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
+EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its socket
 MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
+
+
+def observe(task: Task, launcher: Launcher) -> Observation:
+    """Run the task on its ranks and return the observation; leave no processes or files.
+
+    Raises:
+        LauncherError: the ranks could not be started, or were lost.
+        TypeError: the function or an input can't be sent to a rank.
+    """
+    with (
+        own_folder() as folder,  # after a kill, the warm process or the next grade removes it
+        launcher.started(task.world_size, str(folder), (*task.roots, *task.readable)) as processes,
+    ):
+        detector = (LostRanksDetector if task.may_fail else DeadlockDetector)(task.world_size)
+        states = [
+            RankState(rank, lines, may_be_lost=rank in task.may_fail)
+            for rank, lines in enumerate(processes.lines)
+        ]
+        run = Run(
+            processes,
+            states,
+            detector,
+            task.shows,
+            task.timeout,
+            grace=GRACE_SECONDS if task.debugger is None else math.inf,
+            processor_seconds=task.processor_seconds,
+        )
+        _hand_out(task, run, states, str(folder))
+        return run.observe()
+
+
+def _hand_out(task: Task, run: Run, states: list[RankState], directory: str) -> None:
+    """Send each rank its setup, then the task, which is pickled while the ranks meet."""
+    for state in states:
+        header = task.header(state.rank, directory, run.began, run.nonce)
+        state.send("setup", header, b"", START_SECONDS)
+    for state, payload in zip(states, task.payloads(), strict=True):
+        state.send("task", {}, payload, START_SECONDS)
 
 
 class Run:
@@ -218,8 +264,7 @@ class Run:
         return proof if certain else None
 
     def _failed(self) -> Failure:
-        """Return the failure that caused the others: see `postmortem.first_failure`."""
-        return postmortem.first_failure(self._states, self._processes, self._detector, self._shows)
+        return _first_failure(self._states, self._processes, self._detector, self._shows)
 
     def _notice_deaths(self) -> None:
         """Mark ranks whose process has ended as closed, even if a child keeps sockets open."""
@@ -285,3 +330,66 @@ class Run:
             failure=failure,
             answered=tuple(state.rank for state in self._states if state.answered),
         )
+
+
+def _first_failure(
+    states: Sequence[RankState],
+    processes: RankProcesses,
+    detector: DeadlockDetector,
+    shows: Callable[[str], bool],
+) -> Failure:
+    """Return the failure of the rank that failed first, not of ranks that failed because of it."""
+    if excess := processes.excess():
+        return _explain_excess(states, excess, shows)
+    for state in states:
+        if state.broken is not None:
+            return state.broken
+    conflicts = detector.conflicts()
+    conflicting = {rank for operation in conflicts for rank in operation.calls}
+    for state in states:
+        if state.failed and state.raised is None and state.rank not in conflicting:
+            return _explain_end(state, processes, shows)
+    errors = {m.rank: m.raised for m in states if m.raised is not None}
+    culprits = {
+        rank: error
+        for rank, error in errors.items()
+        if not error.in_collective and rank not in conflicting
+    }
+    if conflicts and not culprits:
+        return explanations.mismatch(conflicts[0])
+    return exceptions.first_of(culprits or errors)
+
+
+def _explain_end(
+    state: RankState, processes: RankProcesses, shows: Callable[[str], bool]
+) -> Failure:
+    """Return the failure of a rank whose process ended, or stopped responding, without an answer.
+
+    Raises:
+        LauncherError: it ended before it received its task.
+    """
+    until = time.monotonic() + EXIT_SECONDS
+    while state.exit_code is None and time.monotonic() < until:
+        state.exit_code = processes.exit_codes().get(state.rank)
+        time.sleep(0.002)
+    if not state.ready:
+        raise LauncherError(
+            f"rank {state.rank} ended before its task began (exit status {state.exit_code}): "
+            f"{state.read_last_output().strip()[-2000:] or 'it printed nothing'}"
+        )
+    written = state.read_last_stacks()
+    where, endless = stacks.user_line(written, shows), stacks.endless_call(written, shows)
+    return endings.left(state.rank, state.exit_code, where, endless)
+
+
+def _explain_excess(
+    states: Sequence[RankState], excess: tuple[str, str], shows: Callable[[str], bool]
+) -> Failure:
+    """Return the failure of ranks that exceeded a limit; look for an endless recursion."""
+    code, text = excess
+    for state in states:
+        written = state.read_last_stacks()
+        if code == "out-of-memory" and (name := stacks.endless_call(written, shows)):
+            where = stacks.user_line(written, shows)
+            return endings.endless_call(state.rank, name, text, where)
+    return endings.took_too_much(range(len(states)), code, text)

@@ -8,8 +8,8 @@ from small_course import SUITE, write_course, write_submission
 from gradsync import RankFailure, run_ranks
 from gradsync.grading.grade import grade
 from gradsync.ranks import get_launcher
-from gradsync.ranks.host.observe import observe
-from gradsync.ranks.host.processor_time import ProcessorTime
+from gradsync.ranks.host.limits import ProcessorTime
+from gradsync.ranks.host.supervise import observe
 from gradsync.ranks.task import Task
 from gradsync.submission import read_submission
 

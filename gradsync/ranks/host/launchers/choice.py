@@ -1,4 +1,4 @@
-"""Trusted: choose how ranks are started.
+"""Trusted: choose how ranks are started, and whether this machine has the GPUs for them.
 
 This module imports neither numpy nor torch, so a command can start the warm process before its own
 slow imports.
@@ -27,6 +27,21 @@ def get_launcher(name: LauncherName | None = None) -> Launcher:
     if name != "spawn" and sys.platform != "linux":
         raise ValueError(f"the {name} launcher needs Linux: use launcher='spawn'")
     return _launchers(name)
+
+
+def lacking(backend: str, world_size: int, launcher: str | None = None) -> str | None:
+    """Return why a backend can't be used here, or None if it can."""
+    if "nccl" not in backend:
+        return None
+    if launcher == "sandbox":
+        return f"backend={backend!r} needs GPUs, and a sandbox has none: use another launcher"
+    import torch  # only for this backend: the import takes a second
+
+    count = torch.cuda.device_count()
+    if count >= world_size:
+        return None
+    need = f"backend={backend!r} needs a GPU for each of {world_size} ranks"
+    return f"{need}, and torch finds {count}"
 
 
 @functools.cache

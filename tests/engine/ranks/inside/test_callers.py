@@ -10,7 +10,7 @@ from deadlock_story import Story
 from gradsync import RankFailure, run_ranks
 from gradsync.ranks import get_launcher
 from gradsync.ranks.deadlocks.explanations import ADVICE
-from gradsync.ranks.host.observe import observe
+from gradsync.ranks.host.supervise import observe
 from gradsync.ranks.task import Task
 from support.probes.bucket_marks import mark
 

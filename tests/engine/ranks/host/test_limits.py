@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gradsync import run_ranks
-from gradsync.ranks.host.deadlines import MOST, Deadline
+from gradsync.ranks.host.limits import MOST, Deadline
 
 
 class RankProcesses:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gradsync import RankFailure, run_ranks
-from gradsync.ranks.inputs import by_rank
+from gradsync.ranks.task import by_rank
 
 
 def test_each_rank_gets_its_own_input():

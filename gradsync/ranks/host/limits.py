@@ -1,22 +1,23 @@
-"""Trusted: time limits that do not count time in which the ranks had no core to run on."""
+"""Trusted: limits of a run that do not depend on how busy the machine is.
+
+Time in which the ranks had no core to run on does not count, or only processor time does.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+
+from gradsync.ranks.host.launchers.launcher import RankProcesses
 
 WAITING_SECONDS = 1.0  # while all remaining ranks wait for each other and one has failed
 MOST = 10  # times the limit, however busy the machine is
-
-
-class Starving(Protocol):
-    def starved(self) -> float:
-        """Return how long the worst-off rank has waited for a core since it started."""
+LOOK_SECONDS = 0.25  # between two measurements of processor time
 
 
 class Deadline:
     """A time limit that starts at `now`; time in which the ranks could not run does not count."""
 
-    def __init__(self, processes: Starving, now: float) -> None:
+    def __init__(self, processes: RankProcesses, now: float) -> None:
         self._processes = processes
         self._began = now
         self._starved_before = processes.starved()
@@ -41,7 +42,7 @@ class Grace:
     raise an error on ranks that wait for a dead one.
     """
 
-    def __init__(self, processes: Starving, now: float, seconds: float) -> None:
+    def __init__(self, processes: RankProcesses, now: float, seconds: float) -> None:
         self._processes = processes
         self._seconds = seconds
         self._since = Deadline(processes, now)
@@ -52,3 +53,26 @@ class Grace:
         self._waiting = (self._waiting or Deadline(self._processes, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)
+
+
+class ProcessorTime:
+    """A limit on the processor time of each rank, from now on."""
+
+    def __init__(self, processes: RankProcesses, seconds: float) -> None:
+        self.seconds = seconds
+        self._processes = processes
+        self._before = processes.ran()
+        self._looked = 0.0
+
+    def used(self) -> dict[int, float]:
+        """Return how many seconds each rank has used."""
+        return {
+            rank: ran - self._before.get(rank, 0.0) for rank, ran in self._processes.ran().items()
+        }
+
+    def over(self, now: float) -> bool:
+        """Return whether a rank has exceeded the limit; measure it every `LOOK_SECONDS`."""
+        if self.seconds == math.inf or now - self._looked < LOOK_SECONDS:
+            return False
+        self._looked = now
+        return max(self.used().values(), default=0.0) > self.seconds
