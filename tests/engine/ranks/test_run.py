@@ -42,34 +42,26 @@ def test_ranks_start_although_the_callers_standard_streams_are_closed(tmp_path):
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_values_are_in_the_order_of_ranks(world_size):
-    seen = run_ranks(lambda rank, world_size: (rank, world_size), world_size)
+def test_the_ranks_are_a_group_and_their_values_are_in_order(world_size):
+    seen = run_ranks(lambda rank, world_size: (rank, world_size, sum_over_ranks(rank)), world_size)
 
-    assert list(seen) == [(rank, world_size) for rank in range(world_size)]
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_the_ranks_are_a_group(world_size):
-    seen = run_ranks(sum_over_ranks, world_size)
-
-    assert list(seen) == [sum(range(world_size))] * world_size
+    total = sum(range(world_size))
+    assert list(seen) == [(rank, world_size, total) for rank in range(world_size)]
 
 
-def test_plain_data_tensors_and_arrays_return_as_they_were():
-    plain = {"a": [1, 2.5, None, True], (1, "b"): ({3}, frozenset({"x"})), 7: b"\x00bytes"}
-    array, view = np.arange(6, dtype=">i2").reshape(2, 3), torch.arange(6).reshape(2, 3).T[1:]
+def test_a_value_of_many_parts_returns_as_it_was():
+    def make():
+        odd = b"\x00bytes"  # the tensors after it must still be aligned
+        array = np.arange(6, dtype=">i2").reshape(2, 3)
+        plain = {(1, "b"): ({3}, frozenset({"x"})), 7: odd}
+        return plain, torch.arange(6).reshape(2, 3).T[1:], torch.nn.Parameter(torch.ones(2)), array
 
-    [seen] = run_ranks(lambda: [plain, array, view], 1, process_group=False)
+    plain, view, parameter, array = run_ranks(make, 1, process_group=False)[0]
 
-    assert seen[0] == plain
-    np.testing.assert_array_equal(seen[1], array, strict=True)
-    assert torch.equal(seen[2], view)
-
-
-def test_a_parameter_returns_as_a_plain_tensor():
-    seen = run_ranks(lambda: torch.nn.Parameter(torch.ones(2)), 1, process_group=False)
-
-    assert type(seen[0]) is torch.Tensor
+    assert plain == make()[0]
+    assert torch.equal(view, make()[1])
+    assert type(parameter) is torch.Tensor
+    np.testing.assert_array_equal(array, make()[3], strict=True)
 
 
 def test_inputs_are_given_by_name():
