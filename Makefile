@@ -24,8 +24,7 @@ quick-tests: .venv/ready
 	@echo "A part of each long list of cases is tested, drawn by commit $$(git rev-parse --short HEAD)."
 	$(BIN)/pytest $(AT_ONCE) -m "not slow"
 	@echo "The same for a few tests, without the engine's optimisations (gradsync/ranks/fast):"
-	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_run.py \
-	  tests/engine/ranks/test_correct_programs.py
+	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_correct_programs.py
 
 test-all: test  ## `make test`, then the slow tests
 	$(BIN)/pytest -n 4 -m slow
