@@ -38,10 +38,10 @@ class LateImports:
 
     def catch_up(self) -> bool:
         """Import modules that a rank has and this process lacks; return whether there were any."""
-        imported = [name for index, name in enumerate(LATE) if self._page[index]]
-        lacking = [name for name in imported if name not in sys.modules]
         if not uses("late_imports"):
             return False
+        imported = (name for index, name in enumerate(LATE) if self._page[index])
+        lacking = [name for name in imported if name not in sys.modules]
         for name in lacking:
             with suppress(Exception):  # then ranks import it themselves
                 importlib.import_module(name)
