@@ -27,6 +27,7 @@ ORDINARY = {
     "dist.all_reduce(total)",
     "except RuntimeError:",
     "for batch in loader:",
+    "from contextlib import nullcontext",
     "for param in model.parameters():",
     "for param in params:",
     "if dist.is_initialized():",
