@@ -45,13 +45,19 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
             for loader in loop.over.of_kind("loader"):
                 if loader not in seen and loader in made:
                     seen.add(loader)
-                    yield loader, number > 0 or AGAIN in loop.over.tags
+                    outer = [loop.node for loop in step.loops[:number]]
+                    yield loader, any(map(_repeats, outer)) or AGAIN in loop.over.tags
     inside = {loop for step in program.backwards for loop in step.loops}
     for step in program.calls("builtins.next"):
         for loader in step.args[0].of_kind("loader") if step.args else ():
             if loader not in seen and loader in made and inside.intersection(step.loops):
                 seen.add(loader)
                 yield loader, AGAIN in step.args[0].tags
+
+
+def _repeats(loop: ast.AST) -> bool:
+    """Return whether a loop is not the loop over `range(1)`."""
+    return not (isinstance(loop, ast.For) and ast.unparse(loop.iter) in ("range(1)", "range(0, 1)"))
 
 
 def sampler_of(loader: Step) -> Value | None:

@@ -987,7 +987,9 @@ class Interpreter:
 
 
 def _part(base: Value, key: Value) -> Value:
-    tags = base.deep_tags() | (key.tags & {RANK, MAYBE_RANK})
+    tags = base.deep_tags() | (key.tags & {MAYBE_RANK})
+    if RANK in key.tags:
+        tags |= {MAYBE_RANK}  # the parts may be equal
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradsync.review.flow.values import GLOBAL, LOCAL, RANK, WORLD, Value
+from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, RANK, WORLD, Value
 
 _RANK = re.compile(r"(^|_|local)rank(_id)?$|^(proc|process)_(id|idx|index)$")
 _FIRST = re.compile(
@@ -12,6 +12,7 @@ _FIRST = re.compile(
     r"(_|$)|(^|_)(main|master|root|primary)_(process|proc|rank)$|(^|_)rank_?(0|zero)(_only)?$"
     r"|process_zero$"
 )
+_DEVICE = re.compile(r"^(local_)?(gpu|device)_(id|idx|index|rank)$")  # often the local rank
 _WORLD = re.compile(r"(^|_)world_?size$|^(is_)?distributed$|^(use_)?(ddp|fsdp)$|^n(um)?_replicas$")
 ENVIRONMENT = {
     "RANK": (RANK, GLOBAL),
@@ -38,6 +39,8 @@ def by_name(name: str) -> Value:
         return Value(tags=frozenset({RANK}))
     if _RANK.search(name):
         return Value(tags=frozenset({RANK, LOCAL} if "local" in name else {RANK}))
+    if _DEVICE.search(name):
+        return Value(tags=frozenset({MAYBE_RANK}))
     if _WORLD.search(name):
         return Value(tags=frozenset({WORLD}))
     return Value()

@@ -37,12 +37,23 @@ def _name(step: Step) -> str:
 
 def _joined_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
     """Return whether the other ranks call the same collective in another branch."""
+    leaves = _leaves(guard)
     for other in program.steps:
         if other is step or _name(other) != _name(step) or other.source is not step.source:
             continue
+        if leaves and program.before(step, other):
+            return True
         if any(RANK in g.value.tags and _differ(g, guard) for g in other.guards):
             return True
     return False
+
+
+def _leaves(guard: Guard) -> bool:
+    """Return whether a branch ends with `return` or `sys.exit()`, so the others go on after it."""
+    branch = getattr(guard.node, "body" if guard.positive else "orelse", None)
+    last = branch[-1] if isinstance(branch, list) and branch else None
+    exits = isinstance(last, ast.Expr) and "exit(" in ast.unparse(last)
+    return exits or isinstance(last, (ast.Return, ast.Continue, ast.Break))
 
 
 def _others_call_unread(program: Program, guard: Guard) -> bool:

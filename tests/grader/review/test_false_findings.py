@@ -221,6 +221,47 @@ dist.init_process_group("gloo")
 for epoch in range(settings["epochs"]):
     dist.barrier()
 """,
+    "DDP015: the other ranks go on after the branch": """
+dist.init_process_group("gloo")
+
+def end():
+    dist.barrier()
+
+if dist.get_rank() == 0:
+    print("done")
+    end()
+    sys.exit(0)
+end()
+""",
+    "DDP015: each rank has a loader in a list": """
+def work(rank, loaders):
+    dist.init_process_group("gloo", "file:///tmp/meet", rank=rank, world_size=2)
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    for x in loaders[rank]:
+        model(x).sum().backward()
+    dist.destroy_process_group()
+
+torch.multiprocessing.spawn(work, args=([range(2), range(2)],), nprocs=2)
+""",
+    "DDP005: one epoch": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+model = DistributedDataParallel(nn.Linear(2, 1))
+loader = DataLoader(data, sampler=DistributedSampler(data))
+for epoch in range(1):
+    for (x,) in loader:
+        model(x).sum().backward()
+""",
+    "DDP009: the number of a device is the rank": """
+def save(run, model):
+    if run.gpu_id == 0:
+        torch.save(model.state_dict(), "model.pt")
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+save(sys.modules["run"], model.module)
+""",
     "DDP009: an object has rank 0 before it is set": """
 class Place:
     def __init__(self):
