@@ -87,14 +87,19 @@ def review_command(
         print("\n".join(_statistics(found, rules)))
     else:
         _print_text(found, rules)
-    for _, reason in found.unreadable:
-        say(f"not reviewed: {reason}")
+    raise typer.Exit(_end(found, files, fix=fix))
+
+
+def _end(found: Review, named: Sequence[Path], *, fix: bool) -> int:
+    """Say which findings were not fixed and which files can't be read; return the exit status."""
     if fix and found.findings:
         count = counted(len(found.findings), "finding")
         say(f"{count} must be fixed by hand, because the right change depends on your intention.")
-    if any(path in files for path, _ in found.unreadable):
-        raise typer.Exit(UNUSABLE)
-    raise typer.Exit(FOUND if found.findings else 0)
+    for _, reason in found.unreadable:
+        say(f"not reviewed: {reason}")
+    if any(path in named for path, _ in found.unreadable):
+        return UNUSABLE
+    return FOUND if found.findings else 0
 
 
 def _python_files(given: Sequence[Path]) -> list[Path]:

@@ -74,13 +74,13 @@ _STARRED = {
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
 # Methods of classes of PyTorch and Python: none of them calls a collective in secret.
 METHODS = {
-    "item", "cpu", "cuda", "to", "numpy", "tolist", "detach", "clone", "backward", "step",
-    "zero_grad", "train", "eval", "state_dict", "load_state_dict", "parameters",
+    "item", "numpy", "tolist", "detach", "clone", "backward", "step", "zero_grad", "state_dict",
+    "load_state_dict", "parameters",
     "named_parameters", "append", "extend", "update", "format", "join", "split", "strip", "info",
     "debug", "warning", "error", "log", "write", "close", "print", "set_epoch", "set_description",
     "set_postfix", "add", "add_scalar", "add_scalars", "add_image", "add_argument", "get", "keys",
     "values", "items", "size", "dim", "mean", "sum", "max", "min", "exists", "mkdir", "savefig",
-    "wait", "finish", "watch", "flush",
+    "wait", "finish", "watch", "flush", *_SAME_MODEL.split(),
 }  # fmt: skip
 _KEEPS_NOTHING = (
     "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",

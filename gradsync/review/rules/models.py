@@ -41,17 +41,21 @@ def changed_after_wrapping(program: Program) -> Iterator[Hit]:
 
 
 def _moved_before(program: Program, step: Step) -> bool:
-    """Return whether the model was already moved to the same place, before it was wrapped."""
+    """Return whether the model was already moved, probably to the same place, before."""
     models = models_of(step.receiver)
-    arguments = ast.unparse(ast.Tuple(step.node.args, ast.Load()))
-    return any(
-        other is not step
-        and other.method == step.method
-        and program.before(other, step)
-        and models & models_of(other.receiver)
-        and ast.unparse(ast.Tuple(other.node.args, ast.Load())) == arguments
-        for other in program.methods(*_MOVES)
+    moved = program.methods("to", "cuda", "xpu")
+    return not _converts(step) and any(
+        program.before(other, step) and models & models_of(other.receiver) and not _converts(other)
+        for other in moved
+        if other is not step
     )
+
+
+def _converts(step: Step) -> bool:
+    """Return whether a call changes the type of the parameters."""
+    types = ("torch.float", "torch.bfloat", "torch.half", "torch.double")
+    values = (*step.args, *step.kwargs.values())
+    return step.method not in ("to", "cuda", "xpu") or any(v.path.startswith(types) for v in values)
 
 
 @rule(

@@ -1,0 +1,93 @@
+"""Measure the findings of `gradsync review` on public repositories that were judged by hand.
+
+`python -m checks.review_corpus FOLDER` reviews FOLDER/OWNER/NAME for each line of
+`review_repositories.csv`: a checkout of that commit, which you make yourself. It prints, for each
+rule, how many findings are true, debatable and false, then the findings without a verdict, and the
+judged findings that are no longer reported. `review_corpus.csv` has the verdicts; findings in a
+copy of a judged file have the verdict "copy" and are not counted. The repositories of run 2 were
+chosen after the rules had been corrected on those of run 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from gradsync.review import review
+
+DATA = Path(__file__).parent
+VERDICTS = ("true", "debatable", "false")
+
+
+class Place(NamedTuple):
+    """Where a finding is."""
+
+    repository: str  # OWNER/NAME
+    path: str
+    line: int
+    code: str
+
+
+def verdicts(file: Path = DATA / "review_corpus.csv") -> dict[Place, str]:
+    """Return the verdict of each judged finding."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        return {
+            Place(row["repository"], row["path"], int(row["line"]), row["code"]): row["verdict"]
+            for row in csv.DictReader(lines)
+        }
+
+
+def repositories(file: Path = DATA / "review_repositories.csv") -> list[str]:
+    """Return the repositories of the corpus."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        return [row["repository"] for row in csv.DictReader(lines)]
+
+
+def findings(folder: Path, repository: str) -> Iterator[Place]:
+    """Yield the findings in a repository; each of its files is reviewed as a program."""
+    root = folder / repository
+    for path in sorted(root.rglob("*.py")):
+        for finding in review([path]).findings:
+            inside = os.path.relpath(finding.path, root)
+            yield Place(repository, inside, finding.line, finding.code)
+
+
+def report(found: Iterable[Place], judged: Mapping[Place, str]) -> str:
+    """Return the table of the rules, and what has changed since the verdicts."""
+    places = dict.fromkeys(found)
+    counts = Counter((place.code, judged.get(place, "new")) for place in places)
+    lines = ["rule    true  debatable  false"]
+    for code in [*sorted({code for code, _ in counts}), "all"]:
+        row = [
+            sum(n for (c, v), n in counts.items() if v == verdict and code in (c, "all"))
+            for verdict in VERDICTS
+        ]
+        share = f"{row[0] / sum(row):.0%} true" if sum(row) else "not judged"
+        lines.append(f"{code:6} {row[0]:5} {row[1]:10} {row[2]:6}  {share}")
+    lines += [f"new: {_shown(place)}" for place in places if place not in judged]
+    gone = (place for place in judged if place not in places)
+    lines += [f"gone: {_shown(place)} ({judged[place]})" for place in gone]
+    return "\n".join(lines)
+
+
+def _shown(place: Place) -> str:
+    return f"{place.repository} {place.path}:{place.line} {place.code}"
+
+
+def main(folder: Path) -> None:
+    """Review all repositories of the corpus that are in the folder."""
+    present = [name for name in repositories() if (folder / name).is_dir()]
+    print(f"{len(present)} of {len(repositories())} repositories are in {folder}")
+    judged = {
+        place: verdict for place, verdict in verdicts().items() if place.repository in present
+    }
+    print(report((p for name in present for p in findings(folder, name)), judged))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
