@@ -96,16 +96,16 @@ def shown_mistake(course: Course) -> Wrong:
 
 def _wrong_ones(path: Path, course: Course, phase: str) -> tuple[Wrong, ...]:
     try:
-        rows = read_toml(path)["wrong"]
         return tuple(
             Wrong(
                 name=row["name"],
-                exercise=f"{phase}/{row['exercise']}",
+                exercise=f"{phase}/{exercise}",
                 code=row["code"],
-                file=f"{phase}/{course.find(f'{phase}/' + row['exercise']).file}",
+                file=f"{phase}/{course.find(f'{phase}/{exercise}').file}",
                 patches=tuple(zip(_list(row["old"]), _list(row["new"]), strict=True)),
                 demo=row.get("demo", False),
             )
+            for exercise, rows in read_toml(path).items()
             for row in rows
         )
     except (OSError, KeyError, TypeError, ValueError) as problem:

@@ -66,9 +66,8 @@ def test_every_rank_ends_with_the_sum(ranks):
     assert_on_every_rank(seen, SIZE * (SIZE - 1) / 2, mistakes=[own_number])
 '''
 WRONG = """
-[[wrong]]
+[[sum_over_ranks]]
 name = "forgets-to-sum"
-exercise = "sum_over_ranks"
 code = "number-is-local"
 old = '''
     dist.all_reduce(total)
