@@ -136,7 +136,7 @@ def probe_again(rank, world_size, trainer, data, content, pause):
     return {"whole": whole, "second": run_training(train, info, data, FILE, seed=2)}
 
 
-@exercise("phase2/train", points=2)
+@exercise("phase2/train", points=1.5)
 def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
     """If a rank is killed, the others end with an error, and a new run resumes correctly."""
     inputs = draw(rng, first=1)  # if rank 0 is killed while it writes, the file may be damaged
@@ -147,7 +147,7 @@ def test_after_a_rank_is_killed_training_ends_and_can_be_resumed(ranks, rng):
     check_resumed(ranks, inputs, seen)
 
 
-@exercise("phase2/train", points=1.75)
+@exercise("phase2/train", points=1.5)
 def test_a_rank_that_is_seconds_late_ends_training_and_a_short_delay_does_not(ranks, rng):
     """If a rank is later than the timeout, all end with an error; a short delay is accepted."""
     inputs = draw(rng)
