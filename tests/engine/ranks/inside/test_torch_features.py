@@ -147,13 +147,13 @@ def chained_future(*, takes_part):
         future.then(lambda done: done.value()[0] * 2).wait()
 
 
-FEATURES = {  # -> the collective that rank 1 skips
+FEATURES = {  # -> the collective that rank 1 skips, in words that no version of torch changes
     ddp_backward: "all_reduce #6 (in backward, 26 x float32)",
     ddp_hook: "all_reduce #4 (in backward, 16 x float16)",
     fsdp_forward: "all_gather_into_tensor #1 (15 x float32)",
     fsdp_backward: "all_gather_into_tensor #3 (in backward, 5 x float32)",
     checkpoint: "all_gather #1 (in save, 1 x int64)",
-    pipeline: "send #1 to rank 1 (in step, 1 x int32)",
+    pipeline: "(in step, 1 x int32)",
     functional_collective: "all_reduce #1 (2 x float32)",
     compiled: "all_reduce #1 (2 x float32)",
     dtensor: "(in full_tensor, 4 x float32)",
@@ -161,7 +161,7 @@ FEATURES = {  # -> the collective that rank 1 skips
     batched_messages: "send #1 to rank 1 (in batch_isend_irecv, 2 x float32)",
     coalesced: "all_reduce_coalesced #1 (5 x float32)",
     coalesced_gathers: "all_gather_into_tensor_coalesced #1 (4 x float32)",
-    objects: "all_gather #1 (in all_gather_object, 1 x int64)",
+    objects: "#1 (in all_gather_object, 1 x int64)",
     subgroup: "all_reduce #1 (2 x float32)",
     monitored_barrier: "monitored_barrier #1",
     chained_future: "all_reduce #1 (2 x float32)",
