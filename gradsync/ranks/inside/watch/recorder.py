@@ -102,7 +102,8 @@ class Recorder:
         with self._lock:
             for waiting, call in self._waits.items():
                 self._add("wait", call, thread=waiting)
-            self._flush()
+            if self._waits:
+                self._flush()
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
