@@ -39,19 +39,23 @@ class Handles:
         # call -> its tensors, and their versions when it started
         self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._many = SWEEP_FROM
+        self._kept: dict[int, Any] = {}  # call -> an object that lives as long as the call is open
 
     def calls_of(self, handle: Any) -> tuple[int, ...]:
         """Return the open calls that are complete when the handle is."""
         with self._lock:
             return tuple(self._calls.get(id(handle), ()))
 
-    def begin(self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = ()) -> None:
+    def begin(
+        self, handle: Any, call: int, tensors: Iterable[torch.Tensor] = (), *, keep: Any = None
+    ) -> None:
         """Remember the first handle of a call.
 
         Args:
             handle: the work of the call.
             call: the number of the call.
             tensors: tensors whose version shows whether this rank changes them in the meantime.
+            keep: an object to keep until this rank knows that the call is complete.
         """
         if len(self._handles) >= self._many:
             self._drop_complete()
@@ -59,6 +63,8 @@ class Handles:
         with self._lock:
             if versions:
                 self._versions[call] = versions
+            if keep is not None:
+                self._kept[call] = keep
             self._handles[call] = []
             self.add(handle, [call])
 
@@ -149,6 +155,7 @@ class Handles:
                 continue  # the callbacks may enter further collectives
             handles = self._handles.pop(call, None)
             self._versions.pop(call, None)
+            self._kept.pop(call, None)
             if handles is not None:
                 ended.append(call)
                 for handle in handles:
@@ -172,7 +179,7 @@ class Handles:
 
     def _drop_complete(self) -> None:
         for call, handle in self._first_handles():
-            if is_done(handle):
+            if call not in self._kept and is_done(handle):
                 self.done([call])
         self._many = max(SWEEP_FROM, 2 * len(self._handles))
 

@@ -62,6 +62,9 @@ REDUCTIONS = {
     getattr(dist.ReduceOp, name): name
     for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 }
+# C++ code that started a collective keeps the Python object of its work. Older versions of torch
+# (2.6) keep only the C++ object, and a wait for that would never end.
+WORKS_ARE_KEPT = hasattr(torch._C._distributed_c10d, "PythonCallbackWork")
 PlainProcessGroup: Any = dist.ProcessGroup
 BackendType: Any = dist.ProcessGroup.BackendType
 ENGINE = graph.__file__  # of the Python frame that runs a backward pass
@@ -189,8 +192,9 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         if plain is None:
             watch.recorder.leave(call)
             return None
-        watch.handles.begin(plain, call, [] if waits else versioned(tensors, others))
         work = ObservedWork(watch, plain)
+        changing = [] if waits else versioned(tensors, others)
+        watch.handles.begin(plain, call, changing, keep=None if WORKS_ARE_KEPT else work)
         if _is_awaited_by_ddp(sys._getframe().f_back):
             # DDP waits for it in C++ when the pass ends: wait just before, where it is reported.
             Variable._execution_engine.queue_callback(work.wait)  # type: ignore[arg-type]
