@@ -21,8 +21,11 @@ from typing import Any
 
 # Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
 OBSERVERS = ("gradsync.ranks.", "tqdm.", "tensorboard.")
-# These don't either, but they may notify a thread that waits for a batch.
-SUPPLIERS = ("torch.utils.data.", "multiprocessing.queues.", "multiprocessing.resource_sharer.")
+# These don't either, but they may notify a thread that waits for a batch, or for compiled code.
+SUPPLIERS = (
+    *("torch.utils.data.", "torch._inductor."),
+    *("multiprocessing.queues.", "multiprocessing.resource_sharer."),
+)
 POOL = "concurrent.futures.thread."
 ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2)
 
