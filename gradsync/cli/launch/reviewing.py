@@ -60,10 +60,9 @@ def review_command(
 ) -> None:
     """Find the pitfalls of distributed training in any PyTorch script, without running it.
 
-    A folder stands for all Python files in it. Exits with status 1 if something was found, and
-    with 2 if a named file can't be read. Costs and possible mistakes are reported only if you
-    select their rules; `--select DDP` selects all rules. The comment `# gradsync: ignore[DDP004]`
-    on a line suppresses this finding there.
+    A folder stands for its Python files. Exits with status 1 if something was found, with 2 if a
+    named file can't be read. Costs and possible mistakes are found only with `--select`. The
+    comment `# gradsync: ignore[DDP004]` on a line suppresses this finding there.
 
     [dim]gradsync review train.py[/]             all rules
     [dim]gradsync review --explain DDP005[/]     why a rule matters, with wrong and right code
@@ -83,10 +82,8 @@ def review_command(
     found = review(paths, rules, unsure=select is not None)
     if format is Format.sarif:
         _print_sarif(found, rules)
-    elif statistics:
-        print("\n".join(_statistics(found, rules)))
     else:
-        _print_text(found, rules)
+        _print_text(found, rules, statistics=statistics)
     raise typer.Exit(_end(found, files, fix=fix))
 
 
@@ -151,14 +148,22 @@ def _print_sarif(found: Review, rules: Sequence[Rule]) -> None:
     print(sarif.render(found, rules, version("gradsync")))
 
 
-def _print_text(found: Review, rules: Sequence[Rule]) -> None:
-    """Print a line for each finding to stdout, and the checklist to stderr."""
-    from gradsync.review.checklist import checklist
-
+def _print_text(found: Review, rules: Sequence[Rule], *, statistics: bool) -> None:
+    """Print the statistics, or a line for each finding to stdout and a summary to stderr."""
+    if statistics:
+        print("\n".join(_statistics(found, rules)))
+        return
     console = Console(highlight=False, soft_wrap=True)
     for f in found.findings:
         place = f"{f.path}:{f.line}:{f.column}"
         console.print(f"{escape(place)} [bold red]{f.code}[/] {escape(f.text)}")
+    _print_summary(found, rules)
+
+
+def _print_summary(found: Review, rules: Sequence[Rule]) -> None:
+    """Print the checklist to stderr, and for several files the number of findings of each rule."""
+    from gradsync.review.checklist import checklist
+
     summary = Console(stderr=True, highlight=False)
     if not found.distributed:
         summary.print("No distributed training was found in these files.")

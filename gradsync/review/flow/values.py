@@ -6,13 +6,17 @@ ranks (`tags`). The tags are sets of facts, ordered by what a rule may conclude 
 
     equal on all ranks    no tag, or WORLD: it depends at most on the number of ranks. Constants,
                           configuration, results of an all-reduce or a broadcast.
-    differs by rank       RANK: computed from the rank. LOCAL: from the rank on this machine.
+    differs by rank       RANK: computed from the rank, also where a condition on the rank, or a
+                          reduce to one rank, decides. LOCAL: it is the rank on this machine.
+                          GLOBAL: it is the rank among all ranks itself, not computed from it.
     differs by samples    OWN: computed from samples that certainly only this rank has, such as
-                          those of a loader with a DistributedSampler. SHARE: every n-th sample.
+                          those of a loader with a DistributedSampler. EVAL: as OWN, by a model
+                          without gradients. SHARE: every n-th sample.
     unknown               MAYBE_RANK: may depend on the rank. DATA: computed from samples that may
                           be this rank's own.
 
-Three operations combine values:
+MEAN and UNEVEN say how a number was divided. GRAD, NUMBERED, AGAIN and TOO_EARLY say nothing about
+ranks. Three operations combine values:
 
 - `mixed`, for an expression: the result has the tags of all operands.
 - `either`, for two branches: a certain tag of only one side becomes uncertain (RANK becomes
@@ -20,8 +24,10 @@ Three operations combine values:
 - `Value.cleared`, for a collective: its result is equal on all ranks, and has none of these tags.
 
 A condition adds its own tags: a name that is assigned under a condition on the rank depends on the
-rank afterwards (`frame.merged`). A rule that claims that ranks differ needs RANK or OWN; a rule
-that claims that all ranks do the same needs a value with neither RANK nor MAYBE_RANK.
+rank afterwards (`frame.merged`). Conditions that hold on every rank because of other conditions do
+not count (`relevant`). The length of a collection does not depend on its elements. A rule that
+claims that ranks differ needs RANK or OWN; a rule that claims that all ranks do the same needs a
+value with neither RANK nor MAYBE_RANK.
 """
 
 from __future__ import annotations
