@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule
@@ -78,6 +79,7 @@ def _differ(one: Guard, other: Guard) -> bool:
 )
 def on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find collectives in a branch or a loop that depends on the rank."""
+    yield from _groups_of_one_rank(program)
     for step in program.steps:
         sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
         backward = step.method == "backward" and is_wrapped(step)
@@ -94,6 +96,21 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
             f"Because of the condition in line {line}, only some ranks call `{_name(step)}`. They "
             "wait in it for the other ranks, which never call it.",
         )
+
+
+def _groups_of_one_rank(program: Program) -> Iterator[Hit]:
+    """Find process groups whose ranks depend on the rank that makes them."""
+    for step in program.calls("torch.distributed.new_group"):
+        ranks = step.argument(0, "ranks")
+        if ranks is None or RANK not in ranks.deep_tags() or step.on_some_ranks:
+            continue
+        if "use_local_synchronization" not in step.kwargs:
+            yield at(
+                step,
+                "The list of ranks depends on the rank, but `new_group` is a collective of all "
+                "ranks: they wait in it for each other with different lists.",
+                "Make all groups on all ranks, in the same order, and keep the one with this rank.",
+            )
 
 
 @rule(
@@ -162,6 +179,36 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
                 f"own samples. If it differs between ranks, some of them wait forever in {what}.",
             )
     yield from _loops_left_by_samples(program)
+    yield from _skipped_without_memory(program)
+
+
+def _skipped_without_memory(program: Program) -> Iterator[Hit]:
+    """Find ranks that go on without their backward pass after they have run out of memory."""
+    for step in program.backwards:
+        if not step.loops or not is_wrapped(step) or mentions(program, JOIN):
+            continue
+        loop = step.loops[-1].node
+        tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try)]
+        around = [node for node in tries if _is_in(step.node, node.body)]
+        for handler in (handler for node in around for handler in node.handlers):
+            text = ast.unparse(handler)
+            if re.search("OutOfMemory|out of memory", text) and not _raises(handler.body):
+                yield Hit(
+                    handler,
+                    step.source,
+                    "A rank that runs out of memory skips `backward`. The other ranks wait in its "
+                    "all-reduce, which this rank then joins with its next batch.",
+                    "End the program, or use a smaller batch on all ranks.",
+                    step.function,
+                )
+
+
+def _is_in(node: ast.Call, body: list[ast.stmt]) -> bool:
+    return body[0].lineno <= node.lineno <= (body[-1].end_lineno or 0)
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return any(isinstance(statement, ast.Raise) for statement in body)
 
 
 def _loops_left_by_samples(program: Program) -> Iterator[Hit]:

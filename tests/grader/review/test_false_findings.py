@@ -221,6 +221,32 @@ dist.init_process_group("gloo")
 for epoch in range(settings["epochs"]):
     dist.barrier()
 """,
+    "DDP017: an error of memory ends the loop": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+try:
+    for step in range(10):
+        model(torch.ones(1, 2)).sum().backward()
+except torch.cuda.OutOfMemoryError:
+    print("this size does not fit")
+""",
+    "DDP015: all ranks make all groups": """
+dist.init_process_group("gloo")
+mine = None
+for first in range(0, dist.get_world_size(), 2):
+    group = dist.new_group([first, first + 1])
+    if first <= dist.get_rank() < first + 2:
+        mine = group
+""",
+    "DDP017: an error of memory ends the program": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+try:
+    model(torch.ones(1, 2)).sum().backward()
+except torch.cuda.OutOfMemoryError:
+    print("use a smaller batch")
+    raise
+""",
     "DDP015: the other ranks go on after the branch": """
 dist.init_process_group("gloo")
 

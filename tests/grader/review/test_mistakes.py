@@ -123,6 +123,23 @@ for epoch in range(first, 10):
     dist.barrier()
 """,
     ),
+    "a group of other ranks on each rank": (
+        "DDP015",
+        BEGIN + "low = dist.get_rank() // 2 * 2\npair = dist.new_group([low, low + 1])\n",
+    ),
+    "a batch that is skipped without memory": (
+        "DDP017",
+        BEGIN
+        + MODEL
+        + """
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    try:
+        model(x).sum().backward()
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        continue
+""",
+    ),
     "a flag that one rank sets to stop": (
         "DDP016",
         BEGIN
