@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from gradsync.review.flow.conditions import facts_of
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import (
@@ -16,7 +17,6 @@ from gradsync.review.flow.values import (
     Step,
     Thing,
     Value,
-    facts_of,
 )
 
 JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside `Join`

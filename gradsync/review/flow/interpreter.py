@@ -23,6 +23,7 @@ from functools import reduce
 from types import NoneType
 
 from gradsync.review.flow import classes, torch_api
+from gradsync.review.flow.conditions import relevant
 from gradsync.review.flow.frame import Env, Frame, merged
 from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.project import Project, Source
@@ -52,7 +53,6 @@ from gradsync.review.flow.values import (
     either,
     escape,
     mixed,
-    relevant,
     strided,
     uncertain,
 )

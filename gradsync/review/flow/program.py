@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from gradsync.review.flow.conditions import facts_of
 from gradsync.review.flow.interpreter import Interpreter
 from gradsync.review.flow.project import Project, Source
-from gradsync.review.flow.values import Code, Departure, Step, Thing, Value, facts_of
+from gradsync.review.flow.values import Code, Departure, Step, Thing, Value
 
 _START = "torch.distributed.init_process_group"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
