@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from gradsync.cli.launch.train import app
+from gradsync.cli import every_command  # noqa: F401 - registers the commands
+from gradsync.cli.app import app
 from gradsync.errors import UnusableInput
 from gradsync.launch.finished import check_continuation, is_finished, remove
 from gradsync.launch.settings import Settings
@@ -94,7 +95,7 @@ def complete(interrupted):
 
 
 def train(settings, *words):
-    words = [settings.trainer, "--out", settings.out, *words]
+    words = ["train", settings.trainer, "--out", settings.out, *words]
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
@@ -143,9 +144,8 @@ def test_after_a_removal_any_settings_are_accepted(interrupted):
 def test_the_command_refuses_before_it_starts_any_rank(interrupted):
     interrupted.trainer.parent.mkdir()
     interrupted.trainer.touch()
-    words = [interrupted.trainer, "--out", interrupted.out, "--lr", "0.5"]
 
-    result = CliRunner().invoke(app, [str(word) for word in words])
+    result = train(interrupted, "--lr", 0.5)
 
     assert isinstance(result.exception, UnusableInput)
     assert "--lr 0.1, now 0.5" in str(result.exception)

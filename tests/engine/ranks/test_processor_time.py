@@ -77,7 +77,7 @@ def test_one_rank_over_the_limit_is_enough():
 
 @pytest.mark.parametrize(("audience", "limited"), [("visible", True), ("hidden", False)])
 def test_a_check_ends_an_endless_loop_soon(tmp_path, monkeypatch, audience, limited):
-    monkeypatch.setattr("gradsync.grading.suite.plugin.PROCESSOR_SECONDS", 0.5)
+    monkeypatch.setattr("gradsync.grading.suite.suite_ranks.PROCESSOR_SECONDS", 0.5)
     suite = SUITE.replace("[10, 100]", "[10]").replace(
         "ranks(probe, 1,", "ranks(probe, 1, timeout=3,"
     )
