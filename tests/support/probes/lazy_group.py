@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -28,6 +29,7 @@ class LazyGroup(dist.ProcessGroup):
         super().__init__(rank, world_size)  # type: ignore[call-arg]
         self.place = (store, rank, world_size, timeout)
         self.gloo: Any = None
+        self.works: list[Any] = []  # C++ code may keep a work without its Python object
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         return "lazy"
@@ -49,18 +51,32 @@ class LazyGroup(dist.ProcessGroup):
 
             options = (*args, *kwargs.values())
             later = any(getattr(option, "asyncOp", False) is True for option in options)
-            return LazyWork(start) if later else start()
+            if not later:
+                return start()
+            self.works.append(lazy_work(start))
+            return self.works[-1]
 
         return communicate
 
 
-class LazyWork:
-    """The handle of a collective that starts when the handle is first used."""
+def lazy_work(start: Callable[[], Any]) -> Any:
+    """Return the handle of a collective that starts when the handle is first used.
 
-    def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
-        self._work: Any = None
+    The class is made on the rank: pickle can't send it, because it does not find its metaclass.
+    """
+    started = functools.cache(start)
 
-    def __getattr__(self, name: str) -> Any:
-        self._work = self._work or self._start()
-        return getattr(self._work, name)
+    class LazyWork(dist.Work):
+        # C++ code calls these two, and they must be functions of Python.
+        def wait(self, *limit: Any) -> Any:
+            return started().wait(*limit)
+
+        def get_future(self) -> Any:
+            return started().get_future()
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("wait", "get_future") or name.startswith("_"):
+                return super().__getattribute__(name)
+            return getattr(started(), name)
+
+    return LazyWork()
