@@ -6,6 +6,8 @@ of a command into an exit status.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 
 NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
@@ -13,6 +15,7 @@ NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'
 
 def main() -> None:
     """Run the command that this process's arguments name."""
+    atexit.register(gc.freeze)  # otherwise Python collects torch's objects, for half a second
     if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
         _import_torch_for_ranks()
     try:
