@@ -41,7 +41,7 @@ fuzz: .venv/ready  ## malformed frames and archives; EXAMPLES=25000: ten times a
 bench: .venv/ready .venv-otter/ready  ## measure the figures in docs/figures.md
 	$(BIN)/python -m benchmarks
 
-truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (25 minutes)
+truth: .venv/ready  ## grade all known mistakes and correct answers, update docs/figures.md (half an hour)
 	$(BIN)/python -m checks.truth
 
 soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
