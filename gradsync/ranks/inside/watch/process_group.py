@@ -125,7 +125,7 @@ class ObservedWork(dist.Work):
         self._watch = watch
         self.plain = plain
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         return bool(self._watch.wait(self.plain, self.plain.wait, timeout))
 
     def get_future(self) -> Any:

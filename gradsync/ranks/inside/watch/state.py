@@ -50,7 +50,7 @@ class Watch:
     def calls_of(self, handle: Any) -> tuple[int, ...]:
         return self.handles.calls_of(handle) if self.began else ()
 
-    def wait(self, handle: Any, wait: Callable[..., Any], *limit: timedelta) -> Any:
+    def wait(self, handle: Any, wait: Callable[..., Any], *limit: timedelta | float) -> Any:
         """Call `wait`, which blocks until this work or future is complete, and report it."""
         calls = self.calls_of(handle)
         if not calls:
@@ -119,6 +119,7 @@ class Watch:
             self.recorder.leave(call, at_once=True)
 
 
-def _seconds(limit: timedelta | None = None) -> float:
-    """Return the time limit of a wait; torch takes 0 for no limit."""
-    return (limit.total_seconds() if limit else 0) or math.inf
+def _seconds(limit: timedelta | float | None = None) -> float:
+    """Return the time limit of a wait: torch takes a timedelta, or seconds; 0 is no limit."""
+    seconds = limit.total_seconds() if isinstance(limit, timedelta) else limit
+    return seconds or math.inf

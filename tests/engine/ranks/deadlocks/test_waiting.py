@@ -62,6 +62,10 @@ def work_result():
         return
 
 
+def work_wait_with_a_limit_in_seconds():
+    start().wait(60.0)
+
+
 def work_wait_in_a_thread():
     thread = threading.Thread(target=start().wait)
     thread.start()
@@ -212,7 +216,7 @@ def functional_several():
 
 WAITS = [
     *(work_wait, work_wait_after_a_time_that_was_too_short, work_is_completed, work_result),
-    *(work_wait_in_a_thread, work_wait_in_a_pool),
+    *(work_wait_in_a_thread, work_wait_in_a_pool, work_wait_with_a_limit_in_seconds),
     *(future_wait, future_done, future_value, future_wait_of_jit, future_then_wait),
     *(futures_wait_all, futures_collect_all, futures_collect_all_then, futures_collect_all_done),
     *(futures_collected_twice, callback_sets_an_event, callback_puts_into_a_queue),

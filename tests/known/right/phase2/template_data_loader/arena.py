@@ -1,4 +1,4 @@
-"""Shares from the global generator, borrowed and given back; what is left is cut fairly each time."""
+"""Shares from the global generator, borrowed and given back; the rest is cut fairly each time."""
 
 import math
 
@@ -77,7 +77,7 @@ def shard_without_padding(num_samples: int, num_replicas: int, rank: int) -> ran
 
 
 def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[tuple[Tensor, ...]]:
-    """Walk along dim 0 with `narrow`, taking a fair part of what is left each time."""
+    """Walk along dim 0 with `narrow`, taking a fair part of the rest each time."""
     length = batch[0].shape[0]
     if num_microbatches < 1:
         raise ValueError("num_microbatches must be at least 1")
