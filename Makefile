@@ -9,7 +9,7 @@ AT_ONCE := -n 5  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
 .PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz \
-  lint bubblewrap slurm chromium templates notebook-outputs lock clean
+  docs lint bubblewrap slurm chromium templates notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
 	$(BIN)/gradsync demo
@@ -50,6 +50,9 @@ soak: .venv/ready  ## 500 grades, half of them on a busy machine (an hour)
 kills: .venv/ready  ## kill graders of classes at 50 random moments, and 10 workers of a cluster (an hour)
 	$(BIN)/python -m checks.kills
 	$(BIN)/python -m checks.cluster_kills
+
+docs: .venv/ready  ## build the documentation in build/docs; a warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . build/docs
 
 lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/ruff format --check .
