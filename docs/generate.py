@@ -41,17 +41,18 @@ TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("_templates")), autoescape=False
 )
 TEMPLATES.filters["anchor"] = anchor
+TEMPLATES.filters["code"] = lambda name: f"`{name.partition('/')[2]}`"
 TEMPLATES.globals["FIRST_PHASE"] = FIRST_PHASE
 
 
 def write_pages(root: Path) -> None:
     """Write the pages to docs/made, which git ignores."""
-    for folder, pages in (
-        ("codes", _codes(Course(root))),
-        ("commands", _commands()),
-        ("reference", _reference()),
-    ):
-        _write(root / "docs" / "made" / folder, dict(pages))
+    course = Course(root)
+    made = root / "docs" / "made"
+    _write(made, {"exercises": _rendered("exercises", course=course)})
+    _write(made / "codes", dict(_codes(course)))
+    _write(made / "commands", dict(_commands()))
+    _write(made / "reference", dict(_reference()))
 
 
 def _write(folder: Path, pages: dict[str, str]) -> None:
