@@ -14,7 +14,11 @@ from gradsync.course.support import TRACED, TRAINED
 from gradsync.text import listed
 
 FILES = Path(__file__).parent / "files"
-PLAIN = {".github/workflows/check.yml": "check.yml", ".gitignore": "gitignore"}
+PLAIN = {
+    ".github/workflows/check.yml": "check.yml",
+    ".gitlab-ci.yml": "gitlab-ci.yml",
+    ".gitignore": "gitignore",
+}
 PROGRAM = b'if __name__ == "__main__":'
 
 

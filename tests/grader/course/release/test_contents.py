@@ -28,6 +28,7 @@ def test_a_release_has_exactly_these_files(files):
 
     assert others == {
         ".github/workflows/check.yml",
+        ".gitlab-ci.yml",
         ".gitignore",
         "AGENTS.md",
         "README.md",
