@@ -19,6 +19,8 @@ from gradsync.errors import UnusableInput
 from gradsync.records import FIRST_PHASE
 from gradsync.text import listed
 
+SITE = Path(__file__).resolve().parents[2]  # the folder of the package
+CARRIED = SITE / "gradsync_course"  # the course in a wheel: pyproject.toml has its files
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
 LEARNERS = (
@@ -158,19 +160,24 @@ def read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def find_course(start: Path | None = None) -> Course:
-    """Return the course that contains the working folder, or else this package.
+def find_course(start: Path | None = None, *, carried: bool = False) -> Course:
+    """Return the course that contains the working folder, or else the package's checkout.
+
+    Args:
+        start: a folder instead of the working folder.
+        carried: whether the course in gradsync's wheel will do, because nobody works on its files.
 
     Raises:
         CourseError: there is none.
     """
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, Path(__file__).resolve().parents[2]):
+    for folder in (here, *here.parents, SITE, *([CARRIED] if carried else [])):
         if (folder / FIRST_PHASE / EXERCISES_FILE).is_file():
             return Course(folder)
     raise CourseError(
         f"There is no course here: neither {here} nor a folder above it has "
-        f"{FIRST_PHASE}/{EXERCISES_FILE}. Change into your copy of the course."
+        f"{FIRST_PHASE}/{EXERCISES_FILE}. Change into your copy of the course, or make one: "
+        "gradsync start my-course"
     )
 
 

@@ -46,7 +46,7 @@ def explain(
 def _course() -> Course | None:
     """Return the course that contains the working folder, or None: some codes need no course."""
     try:
-        return find_course()
+        return find_course(carried=True)
     except CourseError:
         return None
 

@@ -35,7 +35,7 @@ def release_command(
     """
     from gradsync.course.release.publish import publish  # imports jinja2, which few commands need
 
-    course = find_course()
+    course = find_course(carried=True)
     chosen = None if phase is None else course.phase(phase)
     published = publish(course, out, chosen, archive=archive)
     _show_change(out, published.change)

@@ -29,7 +29,7 @@ def merge_command(
     from gradsync.grading.pages import missing_text
     from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
 
-    written = merge(folders, find_course(), out, say)
+    written = merge(folders, find_course(carried=True), out, say)
     print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")
     if written.waiting:
         waiting = counted(len(written.waiting), "submission")
@@ -59,7 +59,7 @@ def report_command(
     """
     from gradsync.grading.pages import render_again  # imports pytest and jinja2
 
-    written = render_again(folder, find_course(), say)
+    written = render_again(folder, find_course(carried=True), say)
     submissions = counted(written.submissions, "submission")
     print(f"{folder}: {submissions}, {counted(written.pages, 'page')} rendered")
 
@@ -88,7 +88,7 @@ def export_command(
     """
     from gradsync.exporting.export import export  # imports pytest and jinja2
 
-    exported = export(out, find_course(), to, into, os.environ)
+    exported = export(out, find_course(carried=True), to, into, os.environ)
     for path in exported.paths:
         print(path)
     _show_left_out(exported)

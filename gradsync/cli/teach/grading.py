@@ -99,7 +99,7 @@ def grade_command(
     from gradsync.grading.imports.bulk import unpacked
     from gradsync.ranks.sandbox import sandbox
 
-    course = find_course()
+    course = find_course(carried=True)
     phases = course.phases_to_grade("hidden", phase)
     command = repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
@@ -133,7 +133,7 @@ def demo(
     from gradsync.grading.classes.entries import entry_of
     from gradsync.grading.tasks import here
 
-    course = find_course()
+    course = find_course(carried=True)
     course.phases_to_grade("hidden")
     shown = known_submissions.shown_mistake(course)
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
