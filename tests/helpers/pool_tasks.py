@@ -25,3 +25,10 @@ def die_once(marks: tuple[Path, str]) -> str:
     others = len(list(folder.glob("*-at-work"))) - 1
     at_work.unlink()
     return f"{name} {others}"
+
+
+def double_or_stop(number: int) -> int:
+    """Return twice the number; the process that gets 13 stops, and does not go on."""
+    if number == 13:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return 2 * number

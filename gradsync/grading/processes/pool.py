@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -24,6 +25,9 @@ Result = TypeVar("Result")
 Results = Iterator[tuple[Given, Result | None]]
 DoOnce = Callable[[Iterable[Given], bool], Results[Given, Result]]
 END_SECONDS = 10.0  # for an idle process to end its ranks' process and itself
+# For a task. A submission with many endless loops takes a few minutes; only a process that was
+# stopped or hangs takes longer.
+TASK_SECONDS = 1200.0
 
 
 class PoolProcess(Generic[Given, Result]):
@@ -41,10 +45,15 @@ class PoolProcess(Generic[Given, Result]):
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
             )
+        self._timer: threading.Timer | None = None
         self._send(work)
 
     def begin(self, task: Given) -> None:
+        """Send a task; a process that has not done it in time is killed."""
         self.task = task
+        self._timer = threading.Timer(TASK_SECONDS, self._process.kill)
+        self._timer.daemon = True
+        self._timer.start()
         self._send(task)
 
     def result(self) -> Result | None:
@@ -53,12 +62,17 @@ class PoolProcess(Generic[Given, Result]):
             result = cast(Result, self.connection.recv())
         except (EOFError, OSError):
             return None
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
         self.task = None
         return result
 
     def end(self) -> None:
         """Ask the process to end; kill it and its ranks if it is doing a task."""
         self.connection.close()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.task is not None:
             self._process.kill()
 

@@ -24,6 +24,7 @@ from gradsync.ranks.sandbox.namespaces import end_with
 
 MOST = 2  # tests with up to four ranks each
 INDEX = 2  # bytes of a test's number
+LAST_SECONDS = 300.0  # for the last test of a process, when the others have finished
 
 
 def count_parallel_tests() -> int:
@@ -76,6 +77,10 @@ class ForkedGrader:
             LauncherError: the process ended without a result.
         """
         try:
+            if not self._result.poll(LAST_SECONDS):
+                raise LauncherError(
+                    f"a process that ran tests did not finish its last one in {LAST_SECONDS:g} s"
+                )
             return self._result.recv()
         except EOFError:
             self._process.join()
