@@ -1,13 +1,9 @@
 """The ring: a sum over the ranks made of only sends and receives, with few bytes."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from gradsync.records import Diagnosis
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
@@ -15,15 +11,23 @@ from gradsync.testing import (
     check,
     each,
     exercise,
+    raise_mistake,
 )
 from gradsync.testing.traffic import bytes_by_rank
 from gradsync.testing.values import ROUNDINGS
 from gradsync.text import counted, listed
-from support.rules.rings import GUIDE, some_chunks_wrong
+from support.rules.rings import (
+    GUIDE,
+    everyone_sends,
+    needs_no_other_rank,
+    not_point_to_point,
+    receives_not_awaited,
+    ring_mistakes,
+    sends_not_awaited,
+    too_much_sent,
+)
 from support.rules.rounding import OF_FLOAT64, rounded
 from support.rules.wrong_results import ends_with
-
-ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 
 
 def probe_sums(rank, trainer, tensors):
@@ -32,78 +36,6 @@ def probe_sums(rank, trainer, tensors):
     for tensor in mine:
         trainer.ring_all_reduce(tensor)
     return mine
-
-
-def everyone_sends(seen, _expected):
-    """Recognise a deadlock in which every rank waits in a send, so that no rank receives."""
-    failure = seen.failure
-    last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
-    if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
-        return None
-    found = failure.diagnosis
-    text = (
-        f"{found.explanation} Every rank waits in a send, so no rank receives. A send may block "
-        "until its receiver arrives: start the receive first, or send asynchronously."
-    )
-    return Diagnosis(found.code, found.ranks, text, found.where, GUIDE)
-
-
-def needs_no_other_rank(seen, _expected):
-    """Recognise a single rank that fails: it has no other rank to send to, and nothing to add."""
-    failure = seen.failure
-    if failure is None or seen.world_size > 1 or failure.status not in ("error", "deadlock"):
-        return None
-    found = failure.diagnosis
-    advice = "With one rank, the tensor is already the sum: return without communication."
-    return replace(found, explanation=f"{found.explanation} {advice}")
-
-
-def check_point_to_point(seen):
-    """Check that only sends and receives moved data."""
-    others = {r: [c for c in seen.collectives(r) if c.op not in ALLOWED] for r in range(4)}
-    guilty = [rank for rank, calls in others.items() if calls]
-    first = others[guilty[0]][0] if guilty else None
-    check(
-        not guilty,
-        "forbidden-shortcut",
-        f"ring_all_reduce calls {first.op if first else ''} at {first.where if first else ''}. In "
-        "this exercise, build the sum from only sends and receives.",
-        ranks=guilty,
-        guide=GUIDE,
-    )
-
-
-def check_that_it_waits(seen):
-    """Check that each rank waits for every receive: otherwise the sum is a race."""
-    why = "The sum is a race: the data may not have arrived when it is used."
-    check_ended(seen, started(seen, "recv"), why)
-
-
-def check_that_its_sends_are_over(seen):
-    """Check that each rank waits for its last send to each rank, and so for all before it."""
-    last = {(event.rank, event.collective.peer): event for event in started(seen, "send")}
-    why = "It may still read the tensor after ring_all_reduce returns, when the caller changes it."
-    check_ended(seen, last.values(), why)
-
-
-def started(seen, op):
-    """Return the events of all ranks' calls of one operation, in order on each rank."""
-    return [e for e in seen.events if e.collective is not None and e.collective.op == op]
-
-
-def check_ended(seen, calls, why):
-    """Check that the ranks waited for each of these calls."""
-    ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    open_ones = [event for event in calls if (event.rank, event.call) not in ended]
-    first = open_ones[0].collective if open_ones else None
-    check(
-        not open_ones,
-        "no-rank-waits",
-        f"ring_all_reduce never waits for the {first.op if first else ''} that starts at "
-        f"{first.where if first else ''}. {why} Wait for it before you return.",
-        ranks=sorted({event.rank for event in open_ones}),
-        guide=GUIDE,
-    )
 
 
 def check_that_it_sends(seen, size):
@@ -120,40 +52,16 @@ def check_that_it_sends(seen, size):
 
 def run(ranks, probe, world_size, **inputs):
     seen = ranks(probe, world_size, mistakes=[everyone_sends, needs_no_other_rank], **inputs)
-    check_point_to_point(seen)
-    check_that_it_waits(seen)
+    raise_mistake(not_point_to_point(seen))
+    raise_mistake(receives_not_awaited(seen))
     return seen
-
-
-def sum_mistakes(tensors):
-    """Return the rules that recognise a mistake by the results, given all parts of each array."""
-    world_size = len(tensors[0])
-    own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
-    means = [parts.sum(0) / world_size for parts in tensors]
-    rules = [
-        ends_with(
-            own,
-            "gradients-not-synchronised",
-            "Every rank's `tensor` is unchanged. Write the sum into `tensor` itself, not into a "
-            "copy.",
-            GUIDE,
-        ),
-        ends_with(
-            [means] * world_size,
-            "divided-twice",
-            "Every rank has the mean over the ranks. ring_all_reduce must compute the sum.",
-            GUIDE,
-        ),
-    ]
-    nearly = rounded("the sum over the ranks", GUIDE)
-    return [*rules, nearly, some_chunks_wrong] if world_size > 1 else []
 
 
 def check_sums(seen, tensors, otherwise, roundings=ROUNDINGS):
     assert_on_every_rank(
         seen,
         [parts.sum(0) for parts in tensors],
-        mistakes=sum_mistakes(tensors),
+        mistakes=[rounded("the sum over the ranks", GUIDE), *ring_mistakes(tensors)],
         otherwise=otherwise,
         roundings=roundings,
     )
@@ -190,18 +98,7 @@ def test_no_rank_sends_more_than_its_part(ranks, rng):
     seen = run(ranks, probe_sums, world_size, tensors=by_rank(tensors, 1))
 
     check_sums(seen, tensors, f"{size} elements do not become the sum over {world_size} ranks")
-    most = 2 * (world_size - 1) * math.ceil(size / world_size) * 4
-    sent = bytes_by_rank(seen)
-    guilty = [rank for rank, number in enumerate(sent) if number > most]
-    check(
-        not guilty,
-        "too-many-bytes",
-        f"For a tensor of {4 * size} bytes on {world_size} ranks, the ranks send {listed(sent)} "
-        f"bytes. In a ring, every rank sends 2(N-1) chunks of an Nth of the tensor, here {most} "
-        "bytes.",
-        ranks=guilty,
-        guide=GUIDE,
-    )
+    raise_mistake(too_much_sent(seen, size))
 
 
 @exercise("phase2/ring_all_reduce", points=1.5)
@@ -244,7 +141,7 @@ def test_any_shape_in_place(ranks, rng):
 
     seen = run(ranks, probe, 3, parts=by_rank(parts))
 
-    check_that_its_sends_are_over(seen)
+    raise_mistake(sends_not_awaited(seen))
     plain = "a tensor of three dimensions does not become the sum over the ranks"
     check_sums(each(seen, lambda value: value[:1]), [parts], plain)
     total = parts.sum(0)

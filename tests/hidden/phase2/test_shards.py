@@ -4,55 +4,18 @@ from functools import partial
 
 import torch
 
-from gradsync.testing import check, exercise
-from gradsync.text import counted
+from gradsync.testing import check, exercise, raise_mistake
 from support.probes import raised
 from support.probes.returned import items_of
-from support.rules.shares import repeated, some
-
-SHARDS, MICROBATCHES = "Shares without padding", "Microbatches"
-
-
-def check_parts(parts, count, case, guide):
-    """Check that parts of 0..count-1, lists of indices, are in order, complete and even."""
-    every = [index for part in parts for index in part]
-    sizes = [len(part) for part in parts]
-    missing = sorted(set(range(count)) - set(every))
-    same = len(parts) > 1 and sizes[0] and all(part == parts[0] for part in parts)
-    strangers = sorted(set(every) - set(range(count)))
-    twice = repeated(every)
-    for holds, code, text in (
-        (not same, "same-shard-on-every-rank", f"all parts are the same, {some(parts[0])}."),
-        (
-            not missing,
-            "samples-missing",
-            f"no part contains {some(missing)}. Every sample must be in exactly one part: if the "
-            "parts can't be equal, give each of the first ones one more sample.",
-        ),
-        (
-            not strangers,
-            "padding-wrong",
-            f"the parts contain {some(strangers)}, but the last index is {count - 1}.",
-        ),
-        (not twice, "samples-repeated", f"the parts contain {some(twice)} more than once."),
-        (
-            max(sizes) - min(sizes) <= 1,
-            "unequal-shards",
-            f"the sizes are {some(sizes)}. They must differ by at most one.",
-        ),
-        (
-            sizes == sorted(sizes, reverse=True),
-            "unequal-shards",
-            f"the sizes are {some(sizes)}. The larger parts must come first.",
-        ),
-        (
-            every == sorted(every),
-            "not-contiguous",
-            f"the first part is {some(parts[0])}. Each part must be contiguous, and the parts must "
-            "follow each other in order.",
-        ),
-    ):
-        check(holds, code, f"{case}: {text}", guide=guide)
+from support.rules.parts import (
+    MICROBATCHES,
+    SHARDS,
+    not_ranges,
+    not_refused,
+    other_kinds,
+    other_number,
+    uneven_parts,
+)
 
 
 def probe_shards(data_loader, cases):
@@ -62,16 +25,6 @@ def probe_shards(data_loader, cases):
         [[type(s).__name__, [int(i) for i in items_of(s, "a share")]] for s in shares]
         for shares in shards
     ]
-
-
-def check_ranges(shares, case):
-    kinds = sorted({kind for kind, _ in shares} - {"range"})
-    check(
-        not kinds,
-        "wrong-signature",
-        f"{case}: a share is returned as a {' or a '.join(kinds)}. Return a `range`.",
-        guide=SHARDS,
-    )
 
 
 @exercise("phase2/shard_without_padding", points=3)
@@ -85,8 +38,8 @@ def test_shards_are_even_and_cover_all(ranks, rng):
     for (m, n), shares in zip(cases, seen, strict=True):
         parts = [part for _, part in shares]
         if [index for part in parts for index in part] != [*range(m)]:
-            check_ranges(shares, f"{m} samples on {n} ranks")
-        check_parts(parts, m, f"{m} samples on {n} ranks", SHARDS)
+            raise_mistake(not_ranges([kind for kind, _ in shares], f"{m} samples on {n} ranks"))
+        raise_mistake(uneven_parts(parts, m, f"{m} samples on {n} ranks", SHARDS))
 
 
 @exercise("phase2/shard_without_padding", points=1)
@@ -99,8 +52,8 @@ def test_a_rank_may_have_an_empty_shard(ranks, rng):
 
     for (m, n), shares in zip(cases, seen, strict=True):
         case = f"{m} samples on {n} ranks"
-        check_parts([part for _, part in shares], m, case, SHARDS)
-        check_ranges(shares, case)
+        raise_mistake(uneven_parts([part for _, part in shares], m, case, SHARDS))
+        raise_mistake(not_ranges([kind for kind, _ in shares], case))
 
 
 def probe_parts(data_loader, batches, num_parts):
@@ -178,23 +131,12 @@ def test_a_batch_is_split_in_order_and_evenly(ranks, rng):
 
     for (samples, number), batch, (kinds, parts, _) in zip(splits, batches, seen, strict=True):
         case = f"A batch of {samples} samples in {number} parts"
-        check(
-            all(kinds),
-            "wrong-signature",
-            f"{case}: split_microbatches must return a list of tuples.",
-            guide=MICROBATCHES,
-        )
-        check(
-            len(parts) == number and all(len(part) == len(batch) for part in parts),
-            "wrong-length",
-            f"{case}: {counted(len(parts), 'part')} of {sorted({len(part) for part in parts})} "
-            f"tensors are returned. Each part must have all {len(batch)} tensors of the batch.",
-            guide=MICROBATCHES,
-        )
+        raise_mistake(other_kinds(kinds, case))
+        raise_mistake(other_number(parts, number, len(batch), case))
         for part in parts:
             check_like(part, batch, case)
         numbers = [part[0][0] for part in parts]
-        check_parts(numbers, samples, case, MICROBATCHES)
+        raise_mistake(uneven_parts(numbers, samples, case, MICROBATCHES))
         check(
             all(
                 values == whole[own].tolist()
@@ -217,12 +159,8 @@ def test_the_parts_are_views_of_the_batch(ranks, rng):
     [seen] = ranks(probe_parts, 1, process_group=False, batches=batches, num_parts=[4, 1, 3, 2])
 
     for batch, number, (_, parts, views) in zip(batches, (4, 1, 3, 2), seen, strict=True):
-        check(
-            len(parts) == number,
-            "wrong-length",
-            f"A batch of {len(batch[0])} samples in {number} parts: {len(parts)} are returned.",
-            guide=MICROBATCHES,
-        )
+        case = f"A batch of {len(batch[0])} samples in {number} parts"
+        raise_mistake(other_number(parts, number, len(batch), case))
         laid_out = "" if batch[0].is_contiguous() else ", which is not contiguous in memory,"
         check(
             all(views),
@@ -251,11 +189,4 @@ def test_more_parts_than_samples_are_refused(ranks, rng):
     cases = [(samples, samples + 1), (1, 2), (samples, 0), (samples, -1), (samples, 10 * samples)]
     [seen] = ranks(probe, 1, process_group=False, cases=cases)
 
-    for (samples, number), got in zip(cases, seen, strict=True):
-        check(
-            got is None,
-            "bad-arguments-accepted",
-            f"A batch of {samples} samples in {number} parts raises {got}. It must raise a "
-            "ValueError.",
-            guide=MICROBATCHES,
-        )
+    raise_mistake(not_refused(seen, cases))

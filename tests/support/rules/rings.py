@@ -1,38 +1,214 @@
-"""Mistakes in a ring all-reduce, recognised by the elements that are wrong afterwards."""
+"""Mistakes in a ring all-reduce: its calls, and what its wrong elements are made of."""
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradsync.records import Diagnosis, Observation
-from gradsync.testing.values import close
+from gradsync.records import Diagnosis, Event, Observation
+from gradsync.testing.rules import Rule
+from gradsync.testing.traffic import bytes_by_rank
+from gradsync.testing.values import close, precision
+from gradsync.text import counted, listed, ranks_text, verb
+from support.rules.wrong_results import ends_with
 
 GUIDE = "The ring"
+Counts = tuple[int, ...]  # by rank: how often its part is in a sum
+MOST_TERMS = 2  # a part that is added three times is not looked for
+ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 
 
-def some_chunks_wrong(seen: Observation, expected: Any) -> Diagnosis | None:
-    """Report the positions of the wrong elements, which show the chunk or step that is wrong."""
-    for rank, values in enumerate(seen):
-        for value, wanted in zip(values, expected[rank], strict=True):
-            flat, right = np.asarray(value).reshape(-1), np.asarray(wanted).reshape(-1)
-            if flat.shape != right.shape or close(flat, right):
-                continue
-            scale = 1e-5 * np.abs(right).max()
-            [wrong] = np.nonzero(~(np.abs(flat - right) <= scale))
-            ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
-            if len(wrong) == len(flat):
-                text = (
-                    f"On rank {rank} of {len(seen)}, all {len(flat)} elements are wrong. Check "
-                    "both passes: the first adds each chunk that arrives, the second copies it."
-                )
+def everyone_sends(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a deadlock in which every rank waits in a send, so that no rank receives."""
+    failure = seen.failure
+    last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
+    if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
+        return None
+    found = failure.diagnosis
+    text = (
+        f"{found.explanation} Every rank waits in a send, so no rank receives. A send may block "
+        "until its receiver arrives: start the receive first, or send asynchronously."
+    )
+    return Diagnosis(found.code, found.ranks, text, found.where, GUIDE)
+
+
+def needs_no_other_rank(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a single rank that fails: it has no other rank to send to, and nothing to add."""
+    failure = seen.failure
+    if failure is None or seen.world_size > 1 or failure.status not in ("error", "deadlock"):
+        return None
+    found = failure.diagnosis
+    advice = "With one rank, the tensor is already the sum: return without communication."
+    return replace(found, explanation=f"{found.explanation} {advice}")
+
+
+def not_point_to_point(seen: Observation) -> Diagnosis | None:
+    """Recognise ranks that move data with other calls than sends and receives."""
+    others = {
+        rank: [call for call in seen.collectives(rank) if call.op not in ALLOWED]
+        for rank in range(seen.world_size)
+    }
+    guilty = tuple(rank for rank, calls in others.items() if calls)
+    if not guilty:
+        return None
+    first = others[guilty[0]][0]
+    text = (
+        f"ring_all_reduce calls {first.op} at {first.where}. In this exercise, build the sum from "
+        "only sends and receives."
+    )
+    return Diagnosis("forbidden-shortcut", guilty, text, first.where, GUIDE)
+
+
+def receives_not_awaited(seen: Observation) -> Diagnosis | None:
+    """Recognise a rank that does not wait for a receive, so that the sum is a race."""
+    why = "The sum is a race: the data may not have arrived when it is used."
+    return _not_ended(seen, _started(seen, "recv"), why)
+
+
+def sends_not_awaited(seen: Observation) -> Diagnosis | None:
+    """Recognise a rank that does not wait for its last send to a rank, and so for all before it."""
+    last = {(event.rank, event.collective.peer): event for event in _started(seen, "send")}
+    why = "It may still read the tensor after ring_all_reduce returns, when the caller changes it."
+    return _not_ended(seen, last.values(), why)
+
+
+def _started(seen: Observation, op: str) -> list[Event]:
+    """Return the events of all ranks' calls of one operation, in order on each rank."""
+    return [e for e in seen.events if e.collective is not None and e.collective.op == op]
+
+
+def _not_ended(seen: Observation, calls: Iterable[Event], why: str) -> Diagnosis | None:
+    ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
+    open_ones = [event for event in calls if (event.rank, event.call) not in ended]
+    if not open_ones:
+        return None
+    first = open_ones[0].collective
+    text = (
+        f"ring_all_reduce never waits for the {first.op} that starts at {first.where}. {why} Wait "
+        "for it before you return."
+    )
+    ranks = tuple(sorted({event.rank for event in open_ones}))
+    return Diagnosis("no-rank-waits", ranks, text, first.where, GUIDE)
+
+
+def too_much_sent(seen: Observation, size: int, itemsize: int = 4) -> Diagnosis | None:
+    """Recognise ranks that send more than 2(N-1) chunks of a tensor of `size` elements."""
+    world_size, sent = seen.world_size, bytes_by_rank(seen)
+    chunk = math.ceil(size / world_size)
+    most = 2 * (world_size - 1) * chunk * itemsize
+    guilty = tuple(rank for rank, number in enumerate(sent) if number > most)
+    if not guilty:
+        return None
+    text = (
+        f"For a tensor of {size} elements ({size * itemsize} bytes) on {world_size} ranks, the "
+        f"ranks send {listed(sent)} bytes. In a ring, every rank sends {2 * (world_size - 1)} "
+        f"chunks of at most {counted(chunk, 'element')}: {world_size - 1} in each pass, {most} "
+        "bytes in all."
+    )
+    return Diagnosis("too-many-bytes", guilty, text, guide=GUIDE)
+
+
+def ring_mistakes(tensors: Sequence[NDArray[Any]]) -> list[Rule]:
+    """Return the rules for tensors that do not become the sum, given all parts of each of them.
+
+    Args:
+        tensors: arrays (rank, ...), which the ranks sum in turn.
+    """
+    world_size = len(tensors[0])
+    if world_size == 1:
+        return []
+    own = [[parts[rank] for parts in tensors] for rank in range(world_size)]
+    means = [parts.sum(0) / world_size for parts in tensors]
+    return [
+        ends_with(
+            own,
+            "gradients-not-synchronised",
+            "Every rank's `tensor` is unchanged. Write the sum into `tensor` itself, not into a "
+            "copy.",
+            GUIDE,
+        ),
+        ends_with(
+            [means] * world_size,
+            "divided-twice",
+            "Every rank has the mean over the ranks. ring_all_reduce must compute the sum.",
+            GUIDE,
+        ),
+        _wrong_chunk(tensors),
+    ]
+
+
+def _wrong_chunk(tensors: Sequence[NDArray[Any]]) -> Rule:
+    """Return the rule that says which ranks' parts the first wrong chunk lacks, or has twice."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        ranks = tuple(r for r in range(len(seen)) if not close(seen[r], expected[r]))
+        for rank, number in itertools.product(ranks, range(len(tensors))):
+            value, parts = np.asarray(seen[rank][number]), tensors[number]
+            if value.shape == parts.shape[1:] and not close(seen[rank][number], parts.sum(0)):
+                text = _composition(rank, value.reshape(-1), parts.reshape(len(parts), -1))
                 return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
-            text = (
-                f"On rank {rank} of {len(seen)}, {len(wrong)} of {len(flat)} elements are not the "
-                f"sum over the ranks: the first is at position {wrong[0] if len(wrong) else 0}, "
-                f"the last at {wrong[-1] if len(wrong) else 0}. Find the chunk that they belong "
-                "to, and the step in which it should have been added or copied."
-            )
-            return Diagnosis("wrong-chunk", ranks, text, guide=GUIDE)
-    return None
+        return None
+
+    return rule
+
+
+def _composition(rank: int, values: NDArray[Any], parts: NDArray[Any]) -> str:
+    """Describe the first chunk with wrong elements on a rank."""
+    world_size, size = parts.shape
+    counts = _counts(values, parts)
+    wrong = [index for index in range(size) if counts[index] != (1,) * world_size]
+    first = last = wrong[0] if wrong else 0
+    chunks = enumerate(np.array_split(np.arange(size), world_size))
+    number, chunk = next((n, chunk) for n, chunk in chunks if first in chunk)
+    while last + 1 in chunk and counts[last + 1] == counts[first]:
+        last += 1
+    where = f"elements {first} to {last}" if last > first else f"element {first}"
+    return (
+        f"On rank {rank} of {world_size}, {len(wrong)} of {size} elements are not the sum over the "
+        f"ranks. Chunk {number} ({where}) {_what(counts[first])}"
+    )
+
+
+def _what(found: Counts | None) -> str:
+    if found is None:
+        return (
+            "is no sum of the ranks' parts of that chunk. Either another chunk was added or "
+            "copied there, or the data had not arrived when it was used."
+        )
+    if sum(found) == 1:
+        return (
+            f"is only rank {found.index(1)}'s part. In the first pass, add each chunk that "
+            "arrives; in the second, copy the chunks that are complete."
+        )
+    lacking = [rank for rank, count in enumerate(found) if count == 0]
+    twice = [rank for rank, count in enumerate(found) if count > 1]
+    whose = " and ".join(
+        f"{what} the {verb(which, 'part', 'parts')} of {ranks_text(which)}{often}"
+        for what, which, often in (("lacks", lacking, ""), ("contains", twice, " twice"))
+        if which
+    )
+    return (
+        f"{whose}. Follow it around the ring: in the first pass, each rank must add its part once, "
+        "and in the second, the complete sum must reach every rank."
+    )
+
+
+def _counts(values: NDArray[Any], parts: NDArray[Any]) -> list[Counts | None]:
+    """Return, for each element, how often each rank's part is in it; None if it is no such sum."""
+    exact = np.issubdtype(parts.dtype, np.integer)
+    found: list[Counts | None] = [None] * len(values)
+    # The likeliest first: 1 for each rank, then sums in which fewer counts differ from it.
+    candidates = itertools.product(range(MOST_TERMS + 1), repeat=len(parts))
+    for counts in sorted(candidates, key=lambda row: sum(count != 1 for count in row)):
+        total = sum(count * part for count, part in zip(counts, parts, strict=True))
+        scale = np.abs(parts).sum(0).max() if len(values) else 0
+        tolerance = 0 if exact else 64 * precision(parts) * scale
+        for index in np.flatnonzero(np.abs(values - total) <= tolerance):
+            found[index] = found[index] or counts
+    return found
