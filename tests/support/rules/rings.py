@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gradsync.records import Diagnosis, Event, Observation
+from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.traffic import bytes_by_rank
 from gradsync.testing.values import close, precision
@@ -19,6 +19,7 @@ from gradsync.text import counted, listed, ranks_text, verb
 from support.rules.wrong_results import ends_with
 
 GUIDE = "The ring"
+Call = tuple[int, int, Collective]  # the rank, which of its calls, and what it is
 Counts = tuple[int, ...]  # by rank: how often its part is in a sum
 MOST_TERMS = 2  # a part that is added three times is not looked for
 ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
@@ -73,27 +74,32 @@ def receives_not_awaited(seen: Observation) -> Diagnosis | None:
 
 def sends_not_awaited(seen: Observation) -> Diagnosis | None:
     """Recognise a rank that does not wait for its last send to a rank, and so for all before it."""
-    last = {(event.rank, event.collective.peer): event for event in _started(seen, "send")}
+    last = {(rank, call.peer): (number, call) for rank, number, call in _started(seen, "send")}
+    calls = [(rank, *call) for (rank, _), call in last.items()]
     why = "It may still read the tensor after ring_all_reduce returns, when the caller changes it."
-    return _not_ended(seen, last.values(), why)
+    return _not_ended(seen, calls, why)
 
 
-def _started(seen: Observation, op: str) -> list[Event]:
-    """Return the events of all ranks' calls of one operation, in order on each rank."""
-    return [e for e in seen.events if e.collective is not None and e.collective.op == op]
+def _started(seen: Observation, op: str) -> list[Call]:
+    """Return all calls of one operation, in order on each rank."""
+    return [
+        (event.rank, event.call, event.collective)
+        for event in seen.events
+        if event.collective is not None and event.collective.op == op
+    ]
 
 
-def _not_ended(seen: Observation, calls: Iterable[Event], why: str) -> Diagnosis | None:
+def _not_ended(seen: Observation, calls: Sequence[Call], why: str) -> Diagnosis | None:
     ended = {(event.rank, event.call) for event in seen.events if event.kind == "exit"}
-    open_ones = [event for event in calls if (event.rank, event.call) not in ended]
+    open_ones = [call for call in calls if call[:2] not in ended]
     if not open_ones:
         return None
-    first = open_ones[0].collective
+    first = open_ones[0][-1]
     text = (
         f"ring_all_reduce never waits for the {first.op} that starts at {first.where}. {why} Wait "
         "for it before you return."
     )
-    ranks = tuple(sorted({event.rank for event in open_ones}))
+    ranks = tuple(sorted({rank for rank, *_ in open_ones}))
     return Diagnosis("no-rank-waits", ranks, text, first.where, GUIDE)
 
 
