@@ -1,7 +1,5 @@
 """One optimizer step from several microbatches: its weights and its loss."""
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 import torch
@@ -16,6 +14,7 @@ from support.probes.accumulation import (
     Net,
     draw,
     mean_loss,
+    noted_calls,
     optimizer_of,
 )
 from support.probes.returned import number_or_nan
@@ -39,21 +38,6 @@ def weights_of(model):
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-def noted(averager, optimizer):
-    """Return a list that gets "finish" and "step" when these methods are called."""
-    calls = []
-    with suppress(AttributeError):  # a class with __slots__: its methods can't be replaced
-        finish = averager.finish
-
-        def finish_and_note(*args, **options):
-            calls.append("finish")
-            return finish(*args, **options)
-
-        averager.finish = finish_and_note
-        optimizer.register_step_pre_hook(lambda *_: calls.append("step"))
-    return calls
-
-
 def run(ranks, trainings):
     """Run trainings of (inputs, targets, sizes) in turn; return the observation of each."""
     world_size = len(trainings[0][2])
@@ -74,7 +58,7 @@ def trained(rank, trainer, inputs, targets, sizes):
     model = Net()
     optimizer = optimizer_of(model)
     averager = trainer.BucketedGradientAverager(model)
-    losses, calls, called = [], [], noted(averager, optimizer)
+    losses, calls, called = [], [], noted_calls(averager, optimizer)
     for x, y in zip(inputs, targets, strict=True):
         parts = (torch.from_numpy(part[rank]).split(sizes[rank]) for part in (x, y))
         microbatches = list(zip(*parts, strict=True))

@@ -1,21 +1,8 @@
 """The sharded optimizer: its steps, and how much state each rank keeps."""
 
-import torch
-
 from gradsync.testing import assert_on_every_rank, each, exercise, raise_mistake
-from support.probes.optimizers import elements, parameters, watched
-from support.probes.ready_made import ZERO, without
-from support.probes.seeding import seed_weights
-from support.rules.buckets import nobody_waited, with_guide
-from support.rules.sharding import (
-    GUIDE,
-    missing_defaults,
-    not_gathered,
-    not_sharded,
-    other_steps,
-    ranks_differ,
-    used_up,
-)
+from support.probes.sharding import drive, make_params, probe_drive
+from support.rules.sharding import missing_defaults, not_sharded, step_mistakes, used_up
 
 SHAPES = [(6, 5), (2,), (4, 4, 2), (1,), (3, 9)]
 ADAM = {"name": "Adam", "options": {"lr": 0.1, "betas": (0.8, 0.95)}}
@@ -30,59 +17,6 @@ GROUPS = {
         {"members": [4, 3, 2], "weight_decay": 0.3},
     ],
 }
-
-
-def make_params(case, rank=0):
-    """Return parameters of float64, or of two dtypes in turn; every call gives the same values."""
-    seed_weights(5)
-    dtypes = [torch.float64, torch.float32 if case.get("mixed") else torch.float64]
-    drawn = [torch.rand(s, dtype=dtypes[n % 2]) * 4 - 2 for n, s in enumerate(case["shapes"])]
-    return parameters(drawn, rank)
-
-
-def make_optimizer(params, case, kind, sharded):
-    """Return an optimizer of the class `kind`, or a `sharded` one that uses this class."""
-    groups = [
-        {**{k: v for k, v in group.items() if k != "members"}, "params": members}
-        for group in case["groups"]
-        if (members := [params[index] for index in group["members"]])
-    ]
-    if case.get("iterator"):  # as model.parameters() is
-        [groups] = (iter(group["params"]) for group in groups)
-    if sharded is None:
-        return kind(groups, **case["options"])
-    return sharded(groups, kind, **case["options"])
-
-
-def drive(case, grads, sharded=None, rank=0):
-    """Step with the gradients, (step, parameter).
-
-    Return the parameters after each step, and the number of elements of state at the end.
-    """
-    params = make_params(case, rank)
-    kind, made = watched(getattr(torch.optim, case["name"]))
-    optimizer = make_optimizer(params, case, kind, sharded)
-    cycle = case.get("cycle")
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, **cycle) if cycle else None
-    after = []
-    for number, row in enumerate(grads):
-        if number == case.get("late_at"):
-            late = {k: v for k, v in case["late"].items() if k != "members"}
-            optimizer.add_param_group(
-                {**late, "params": [params[i] for i in case["late"]["members"]]}
-            )
-        for param, grad in zip(params, row, strict=True):
-            param.grad = None if grad is None else torch.from_numpy(grad).to(param.dtype)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        after.append([param.detach().clone() for param in params])
-    return {"after": after, "kept": elements(one.state for one in made)}
-
-
-def probe_drive(rank, trainer, case, grads):
-    with without(ZERO):
-        return drive(case, grads, trainer.ShardedOptimizer, rank)
 
 
 OWN_SETTINGS = "Give the inner optimizer the settings of each group."
@@ -100,12 +34,7 @@ def check_drive(seen, case, grads, what, advice=""):
     assert_on_every_rank(
         each(seen, lambda value: value["after"]),
         alone["after"],
-        mistakes=[
-            with_guide(nobody_waited, GUIDE),
-            not_gathered(before),
-            ranks_differ,
-            other_steps(what, advice),
-        ],
+        mistakes=step_mistakes(before, what, advice),
     )
     raise_mistake(not_sharded([value["kept"] for value in seen], alone["kept"]))
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from support.probes.bucket_marks import mark
 from support.probes.seeding import seed_weights
 
 LEARNING_RATE, MOMENTUM = 0.2, 0.9
@@ -58,3 +61,75 @@ def draw(
     if numbers:
         return inputs, rng.standard_normal((*shape, 7)) * 20
     return inputs, rng.integers(0, 7, shape)
+
+
+def noted_calls(averager: Any, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return a list that gets "finish" and "step" when these methods are called."""
+    calls: list[str] = []
+    with suppress(AttributeError):  # a class with __slots__: its methods can't be replaced
+        finish = averager.finish
+
+        def finish_and_note(*args: Any, **options: Any) -> Any:
+            calls.append("finish")
+            return finish(*args, **options)
+
+        averager.finish = finish_and_note
+        optimizer.register_step_pre_hook(lambda *_: calls.append("step"))
+    return calls
+
+
+def open_blocks(averager: Any) -> list[str]:
+    """Return a list with one item for each block of averager.no_sync() that is open."""
+    blocks: list[str] = []
+    plain = averager.no_sync
+
+    @contextmanager
+    def no_sync() -> Iterator[None]:
+        with plain():
+            blocks.append("no_sync")
+            try:
+                yield
+            finally:
+                blocks.pop()
+
+    with suppress(AttributeError):  # a class with __slots__: its methods can't be replaced
+        averager.no_sync = no_sync
+    return blocks
+
+
+def watched_steps(
+    trainer: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: Sequence[Sequence[tuple[Tensor, Tensor]]],
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> dict[str, Any]:
+    """Take a step on each list of microbatches; return a description of the last one.
+
+    `losses` is the number of calls of the loss function, `depths` is the number of open no_sync()
+    blocks in each backward, and `trains` is whether the model stays in training mode. Mark 1 is
+    made before each step, mark 2 in the loss of its last microbatch, and mark 3 at its end.
+    """
+    group = dist.new_group()
+    averager = trainer.BucketedGradientAverager(model)
+    calls: list[int] = []
+    depths: list[int] = []
+    modes: list[bool] = []
+    blocks = open_blocks(averager)
+    for microbatches in steps:
+
+        def loss_fn(outputs: Tensor, targets: Tensor, last: int = len(microbatches)) -> Tensor:
+            calls.append(len(targets))
+            modes.append(model.training)
+            if len(calls) == last:
+                mark(group, 2)
+            noted = depths.append
+            outputs.register_hook(lambda _: noted(len(blocks)))  # type: ignore[no-untyped-call]
+            return loss(outputs, targets)
+
+        calls.clear()
+        depths.clear()
+        mark(group, 1)
+        trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
+        mark(group, 3)
+    return {"losses": len(calls), "depths": depths, "trains": all(modes) and model.training}

@@ -58,26 +58,26 @@ class Layers(nn.Module):
 def gradients_of(model):
     """Return the first number of each gradient, by layer."""
     grads = [weight.grad for weight in model.weights]
-    return {str(layer): None if g is None else g[0].item() for layer, g in enumerate(grads)}
+    return {f"layer {layer}": None if g is None else g[0].item() for layer, g in enumerate(grads)}
 
 
 def own(number, used=ALL):
     """Return a rank's gradients in a pass with this number."""
-    return {str(layer): float(number + layer) * (layer in used) for layer in ALL}
+    return {f"layer {layer}": float(number + layer) * (layer in used) for layer in ALL}
 
 
 def added(*passes):
     return {name: sum(grads[name] for grads in passes) for name in passes[0]}
 
 
-def assert_means(seen, local, mistakes=(), departures=(), **options):
+def assert_means(seen, local, mistakes=(), departures=(), steps=1, **options):
     """Compare the gradients with the mean of the ranks' own ones, `local`."""
     early = left_too_early([dict.fromkeys(grads, 0.0) for grads in local], "only-some-parameters")
-    departures = [early, *departures]
+    known = averaging_mistakes(local, departures=[early, *departures], steps=steps)
     assert_on_every_rank(
         seen,
         mean_of(local),
-        mistakes=[*mistakes, some_undivided, *averaging_mistakes(local, departures=departures)],
+        mistakes=[*mistakes, some_undivided, *known],
         otherwise=f"by layer, the gradients of the ranks are {listed(local)}. They should become "
         f"{mean_of(local)}, but they become {list(seen)}",
         **options,
@@ -107,7 +107,7 @@ def test_gradients_are_the_mean_after_finish(ranks):
     seen = ranks(probe, world_size=2, numbers=numbers, caps=[25.0, SMALL])
 
     for step, of_step in zip([*numbers, *numbers], case_by_case(seen, 4), strict=True):
-        assert_means(of_step, [own(number) for number in step])
+        assert_means(of_step, [own(number) for number in step], steps=4)
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -178,7 +178,7 @@ def test_a_layer_that_one_rank_does_not_use(ranks):
         "Rank 1 does not use layer 2, so its gradient there counts as zero: of 8 and 0 the mean is "
         "4. Write it into `grad` on both ranks."
     )
-    rule = only_these_wrong(["2"], "none-gradient-skipped", zero)
+    rule = only_these_wrong(["layer 2"], "none-gradient-skipped", zero)
     for cap in (SMALL, 5400 / MIB):  # a bucket of its own, or one that layer 3 shares
         assert_used(ranks, [ALL, (0, 1, 3)], cap, [rule])
 
@@ -209,7 +209,7 @@ def test_frozen_parameters_are_left_alone(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    frozen = [value["1"] for value in seen]
+    frozen = [value["layer 1"] for value in seen]
     check(
         frozen == [10.0, 20.0],
         "frozen-touched",
@@ -217,7 +217,7 @@ def test_frozen_parameters_are_left_alone(ranks):
         f"{listed(frozen)} after it. Use only parameters that require gradients.",
         guide=GUIDE,
     )
-    assert_means(without(seen, "1"), [leaving(own(number), "1") for number in (6, 2)])
+    assert_means(without(seen, "layer 1"), [leaving(own(number), "layer 1") for number in (6, 2)])
 
 
 def without(seen, layer):
@@ -237,8 +237,8 @@ def test_a_layer_that_no_rank_uses(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    assert_means(without(seen, "2"), [leaving(own(number), "2") for number in (6, 2)])
-    wrong = [grads["2"] for grads in seen if grads["2"] not in (None, 0.0)]
+    assert_means(without(seen, "layer 2"), [leaving(own(number), "layer 2") for number in (6, 2)])
+    wrong = [grads["layer 2"] for grads in seen if grads["layer 2"] not in (None, 0.0)]
     check(
         not wrong,
         "only-some-parameters",
@@ -258,9 +258,14 @@ def test_a_shared_weight_is_averaged_once(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    local = [{**grads, "1": both, "2": both} for grads, both in ((own(6), 15.0), (own(2), 7.0))]
+    local = [
+        {**grads, "layer 1": both, "layer 2": both}
+        for grads, both in ((own(6), 15.0), (own(2), 7.0))
+    ]
     once = "A weight that two layers share is one parameter: average it once."
-    assert_means(seen, local, [only_these_wrong(["1", "2"], "tied-parameters-wrong", once)])
+    assert_means(
+        seen, local, [only_these_wrong(["layer 1", "layer 2"], "tied-parameters-wrong", once)]
+    )
     sent = averaged_elements(seen)
     check(
         sent < 1.25 * (sum(SIZES) - SIZES[2]),
@@ -284,11 +289,12 @@ def test_every_gradient_is_averaged_in_its_own_dtype(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    grads = each(seen, lambda value: value[0])
+    averaged = each(seen, lambda value: value[0])
     local = [own(6 / 3), own(2 / 3)]
-    assert_means(grads, local)
-    doubles = [{name: own_ones[name] for name in ("0", "2")} for own_ones in local]
-    assert_means(without(without(grads, "1"), "3"), doubles, roundings=OF_FLOAT64)
+    assert_means(averaged, local)
+    doubles = [{name: grads[name] for name in ("layer 0", "layer 2")} for grads in local]
+    seen_doubles = without(without(averaged, "layer 1"), "layer 3")
+    assert_means(seen_doubles, doubles, roundings=OF_FLOAT64)
     kinds = seen[0][1]
     check(
         kinds == ["torch.float64", "torch.float32"] * 2,
@@ -390,7 +396,7 @@ def test_a_rank_without_backward_takes_part_in_finish(ranks):
 
     seen = ranks(probe, world_size=2, cap=SMALL)
 
-    none = {str(layer): 0.0 for layer in ALL}
+    none = {f"layer {layer}": 0.0 for layer in ALL}
     for of_step, grads in zip(case_by_case(seen, 2), (none, own(2)), strict=True):
         assert_means(of_step, [own(6), grads])
 

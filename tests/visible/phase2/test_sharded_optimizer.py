@@ -1,17 +1,68 @@
-"""Visible tests of the sharded optimizer: two ranks, two parameters, few numbers."""
+"""Visible tests of the sharded optimizer: few parameters, few numbers."""
 
+import math
+
+import numpy as np
 import torch
 from torch import nn
 
-from gradsync.testing import assert_on_every_rank, check, exercise
+from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
+from support.probes.returned import number_or_nan
+from support.probes.sharding import (
+    ALIKE,
+    GROUPS,
+    drive,
+    make_params,
+    probe_drive,
+    probe_groups,
+    probe_state,
+)
+from support.rules.buckets import nobody_waited, with_guide
+from support.rules.sharding import (
+    GUIDE,
+    closure_misused,
+    missing_defaults,
+    not_sharded,
+    ranks_differ,
+    step_mistakes,
+    unevenly_sharded,
+    unlike_an_optimizer,
+    used_up,
+)
 from support.rules.wrong_results import ends_with
 
-GUIDE = "Sharding the optimizer"
+SHAPES = [(3, 2), (4,), (1,)]
+ADAM = {
+    "name": "Adam",
+    "options": {"lr": 0.1},
+    "shapes": SHAPES,
+    "groups": [{"members": [0, 1, 2]}],
+}
+MOMENTUM = {
+    "name": "SGD",
+    "options": {"lr": 0.1, "momentum": 0.9},
+    "shapes": SHAPES,
+    "groups": [{"members": [0], "lr": 0.03}, {"members": [2, 1], "weight_decay": 0.3}],
+}
 
 
-def make_params():
-    """Return two parameters of four elements, all 5."""
-    return [nn.Parameter(torch.full((4,), 5.0)) for _ in range(2)]
+def gradients(shapes, steps=3):
+    """Return gradients (step, parameter): in step s all elements of parameter p are s + p + 1."""
+    return [[np.full(shape, s + p + 1.0) for p, shape in enumerate(shapes)] for s in range(steps)]
+
+
+def check_steps(ranks, world_size, case, grads, what, mistakes=()):
+    """Compare the parameters after each step with those of torch's own optimizer."""
+    seen = ranks(probe_drive, world_size, case=case, grads=grads, mistakes=mistakes)
+
+    alone = drive(case, grads)
+    before = [param.detach() for param in make_params(case)]
+    assert_on_every_rank(
+        each(seen, lambda value: value["after"]),
+        alone["after"],
+        mistakes=step_mistakes(before, what),
+    )
+    raise_mistake(not_sharded([value["kept"] for value in seen], alone["kept"]))
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -19,7 +70,7 @@ def test_every_rank_gets_the_parameters_of_the_others(ranks):
     """Two parameters of 5, with gradients 1 and 2: a step with learning rate 1 gives 4 and 3."""
 
     def probe(trainer):
-        params = make_params()
+        params = [nn.Parameter(torch.full((4,), 5.0)) for _ in range(2)]
         optimizer = trainer.ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
         for number, param in enumerate(params, 1):
             param.grad = torch.full((4,), float(number))
@@ -38,69 +89,131 @@ def test_every_rank_gets_the_parameters_of_the_others(ranks):
         )
         for wrong in ([[4.0, 5.0], [5.0, 3.0]], [[5.0, 3.0], [4.0, 5.0]])
     ]
+    still = "After a step, the parameters are still 5: no rank stepped its share, or the new "
+    still += "values were overwritten by a rank that does not own them."
     assert_on_every_rank(
         seen,
         [4.0, 3.0],
-        mistakes=unshared,
+        mistakes=[
+            with_guide(nobody_waited, GUIDE),
+            *unshared,
+            ends_with([[5.0, 5.0]] * 2, "does-not-learn", still, GUIDE),
+            ranks_differ,
+        ],
         otherwise=f"after a step, the parameters are {list(seen)} by rank, but should be [4, 3] on "
         "both",
     )
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
-def test_each_rank_keeps_the_state_of_one_parameter(ranks):
-    """Adam keeps two numbers for each of 8 elements: with two ranks, each keeps 8 of the 16."""
-
-    def probe(trainer):
-        params = make_params()
-        optimizer = trainer.ShardedOptimizer(params, torch.optim.Adam)
-        for param in params:
-            param.grad = torch.ones(4)
-        optimizer.step()
-        tensors = [t for kept in optimizer.state.values() for t in kept.values()]
-        return sum(t.numel() for t in tensors if isinstance(t, torch.Tensor) and t.dim() > 0)
-
-    seen = ranks(probe, world_size=2)
-
-    check(
-        list(seen) == [8, 8],
-        "state-not-sharded",
-        f"`.state` has {seen[0]} numbers on rank 0 and {seen[1]} on rank 1, but should have 8 on "
-        "both. Each rank must keep the state of only its own parameter.",
-        ranks=range(2),
-        guide=GUIDE,
-    )
+def test_steps_equal_the_unsharded_optimizers(ranks):
+    """After each of three steps of Adam, two ranks and a single one have torch's parameters."""
+    for world_size in (2, 1):
+        what = f"With Adam, on {world_size} rank{'s' * (world_size > 1)}"
+        check_steps(ranks, world_size, ADAM, gradients(SHAPES), what)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
-def test_groups_schedulers_and_closures_work(ranks):
-    """With rates 1 and 2, halved after a step, two steps with gradient 1 turn 5 into 3.5 and 2."""
+def test_more_ranks_than_parameters(ranks):
+    """Three ranks share two parameters, so one of them owns nothing, and gets both."""
+    case = {**ADAM, "shapes": SHAPES[:2], "groups": [{"members": [0, 1]}]}
+    check_steps(ranks, 3, case, gradients(SHAPES[:2]), "With 2 parameters on 3 ranks")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_parameters_of_two_dtypes_from_an_iterator(ranks):
+    """Parameters of float64 and float32 in turn may be given as model.parameters() gives them."""
+    case = {**ADAM, "mixed": True, "iterator": True}
+    what = "With float32 and float64 parameters from an iterator"
+    check_steps(ranks, 2, case, gradients(SHAPES), what, [used_up])
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_groups_keep_their_own_settings(ranks):
+    """SGD steps one group with learning rate 0.03, and the other one with weight decay 0.3."""
+    what = "With SGD with momentum and two groups with different settings"
+    check_steps(ranks, 2, MOMENTUM, gradients(SHAPES), what)
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_a_parameter_without_a_gradient_does_not_change(ranks):
+    """In the second step parameter 1 has no gradient, and keeps its value and its momentum."""
+    grads = gradients(SHAPES)
+    grads[1][1] = None
+    check_steps(ranks, 2, MOMENTUM, grads, "With a parameter without a gradient in a step")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_a_group_may_be_added_later(ranks):
+    """A group that is added before the second step is stepped with its own learning rate."""
+    late = {"members": [1, 2], "lr": 0.02}
+    case = {**ADAM, "groups": [{"members": [0]}], "late": late, "late_at": 1}
+    check_steps(ranks, 2, case, gradients(SHAPES), "With a group added after the first step")
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_a_scheduler_sets_learning_rates_and_momentum(ranks):
+    """OneCycleLR changes the learning rate and the momentum of both groups before each step."""
+    case = {**MOMENTUM, "cycle": {"max_lr": [0.3, 0.1], "total_steps": 6}}
+    what = "With OneCycleLR, which sets the groups' learning rates and momentum"
+    check_steps(ranks, 2, case, gradients(SHAPES), what, [missing_defaults])
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_step_calls_the_closure_and_returns_its_loss(ranks):
+    """With rate 1 and gradients 1, step(closure) goes from 5 to 4 to 3, and returns 40 and 32."""
 
     def probe(trainer):
-        params = make_params()
-        groups = [{"params": params[:1], "lr": 1.0}]
-        optimizer = trainer.ShardedOptimizer(groups, torch.optim.SGD, lr=2.0)
-        optimizer.add_param_group({"params": params[1:]})
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        params = [nn.Parameter(torch.full((4,), 5.0)) for _ in range(2)]
+        optimizer = trainer.ShardedOptimizer(params, torch.optim.SGD, lr=1.0)
+        calls = []
 
         def closure():
+            calls.append("closure")
             optimizer.zero_grad()
             loss = sum(param.sum() for param in params)
             loss.backward()
             return loss
 
-        losses = []
-        for _ in range(2):
-            losses.append(float(optimizer.step(closure)))
-            scheduler.step()
-        return {"parameters": [param[0].item() for param in params], "losses": losses}
+        losses = [optimizer.step(closure) for _ in range(2)]
+        return {
+            "params": [param[0].item() for param in params],
+            "losses": [None if loss is None else number_or_nan(loss) for loss in losses],
+            "calls": len(calls),
+            "grad_mode": torch.is_grad_enabled(),
+        }
 
-    seen = ranks(probe, world_size=2)
+    seen = ranks(probe, world_size=3)  # one of them owns no parameter
 
-    assert_on_every_rank(
-        seen,
-        {"parameters": [3.5, 2.0], "losses": [40.0, 28.0]},  # 8 times 5; 4 times 4 and 4 times 3
-        otherwise="two steps with learning rates of 1 and 2, then 0.5 and 1, lead to "
-        f"{seen[0]} on rank 0. The parameters should be 3.5 and 2, and the losses returned by the "
-        "closure 40 and 28",
+    raise_mistake(closure_misused(seen, [[40.0, 32.0]] * 3))  # 8 times 5, and 8 times 4
+    check(
+        all(value["params"] == [3.0, 3.0] for value in seen),
+        "differs-from-single-process",
+        "After two calls of step(closure), the parameters are "
+        f"{[value['params'] for value in seen]} by rank, but should be [3, 3] on all.",
+        guide=GUIDE,
     )
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_each_rank_keeps_the_state_of_its_share(ranks):
+    """Of 8, 1, 8, 1, 8 and 1 elements, a rank owns at most 14 + 8: not the three large parameters.
+
+    Adam keeps two numbers for each element, and `.state` shows those of the rank's own parameters.
+    """
+    shapes = [(8,), (1,), (8,), (1,), (8,), (1,), (6,), (2,)]
+
+    seen = ranks(probe_state, world_size=2, shapes=shapes, first=6)
+
+    moments = ("", ", after add_param_group", ", with a group for each parameter")
+    for moment, known in enumerate((shapes[:6], shapes, [(ALIKE,)] * 4)):
+        sizes = [math.prod(shape) for shape in known]
+        raise_mistake(unevenly_sharded([v[moment] for v in seen], sizes, moments[moment]))
+
+
+@exercise("phase2/ShardedOptimizer", points=1)
+def test_it_is_an_optimizer_over_all_parameters(ranks):
+    """It is a torch.optim.Optimizer whose groups and zero_grad have the parameters of all ranks."""
+    seen = ranks(probe_groups, world_size=2)
+
+    raise_mistake(unlike_an_optimizer(seen, GROUPS))

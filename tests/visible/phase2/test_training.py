@@ -1,4 +1,4 @@
-"""Visible tests of evaluation and training: few samples, and an interruption."""
+"""Visible tests of training: few samples, and an interruption."""
 
 import contextlib
 from pathlib import Path
@@ -8,60 +8,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, exercise
+from gradsync.testing import check, exercise
 from gradsync.testing.values import close
 from gradsync.text import counted
 from support.probes import Info
-from support.probes.evaluation import numbers
 from support.probes.printing import printed
-from support.rules.wrong_results import ends_with
 
-GUIDE, EVALUATION = "Resuming", "Evaluation without padding"
+GUIDE = "Resuming"
 COUNT, EPOCHS = 12, 3
-
-
-class Same(nn.Module):
-    """A model whose outputs are its inputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(1))
-
-    def forward(self, inputs):
-        return inputs
-
-
-@exercise("phase2/evaluate", points=1)
-def test_five_samples_on_two_ranks(ranks):
-    """5 samples with the losses 0 to 4 have the mean loss 2 on both ranks."""
-
-    def probe(trainer):
-        outputs = torch.arange(5.0)
-        data = TensorDataset(torch.stack([outputs, -outputs - 1], dim=1), torch.zeros(5).long())
-
-        def first_output(outputs, targets):
-            return outputs[:, 0].mean()
-
-        return numbers(trainer.evaluate(Same(), data, first_output, 2))
-
-    seen = ranks(probe, world_size=2)
-
-    mistakes = [
-        ends_with(
-            [{"loss": 10 / 6, "accuracy": 1.0, "samples": 6}] * 2,
-            "samples-repeated",
-            "evaluate counts 6 samples, but the dataset has 5: the first one counts twice, as "
-            "padding. Each sample must count once.",
-            EVALUATION,
-        ),
-    ]
-    assert_on_every_rank(
-        seen,
-        {"loss": 2.0, "accuracy": 1.0, "samples": 5},
-        mistakes=mistakes,
-        otherwise=f"evaluate returns {list(seen)} by rank, but should return loss 2, accuracy 1 "
-        "and samples 5 on both",
-    )
 
 
 class Line(nn.Linear):
