@@ -1,4 +1,9 @@
-"""Pickle a function and its inputs for the ranks, including the memory of tensors."""
+"""Pickle a function and its inputs for the ranks, including the memory of tensors.
+
+Modules that ranks can't import are sent by value: the main program, the function's own module, and
+modules that pytest has loaded. On a rank, each of them is one module, as under spawn: its functions
+share their globals, and `pickle` finds its classes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ import io
 import pickle
 import sys
 import threading
-from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections import ChainMap, UserDict
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import cloudpickle
 
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch.storage import TypedStorage
 
+PYTEST_LOADER = "AssertionRewritingHook"  # of test modules and conftest.py
 _at_work = threading.Lock()  # cloudpickle has one registry for all threads
 
 
@@ -43,7 +50,7 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
         TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
     """
     pickled = io.BytesIO()
-    with _at_work, _by_value(_home(function)):
+    with _at_work, _by_value(_sent_modules(function)):
         Pickler(pickled).dump((function, inputs))
     return pickled.getvalue()
 
@@ -58,6 +65,91 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc] # it has no types
             reducers[torch.UntypedStorage] = _reduce_memory
         self.dispatch_table = ChainMap(reducers, cloudpickle.Pickler.dispatch_table)
         super().__init__(file)
+        self._globals: dict[str, ModuleGlobals] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Let a function or class that is pickled by value belong to its module on the rank."""
+        reduced = super().reducer_override(obj)
+        module = sys.modules.get(getattr(obj, "__module__", None) or "")
+        if not isinstance(reduced, tuple) or module is None:
+            return reduced
+        make, arguments, *rest = reduced
+        is_own = vars(module).get(obj.__name__) is obj
+        if isinstance(obj, FunctionType) and obj.__globals__ is vars(module):
+            code, _, *others = arguments
+            if is_own:
+                rest[0][1]["__globals__"][obj.__name__] = obj
+            return make, (code, self._globals_of(module), *others), *rest
+        if isinstance(obj, type) and is_own:
+            return define, (self._globals_of(module), obj.__name__, make, *arguments), *rest
+        return reduced
+
+    def _globals_of(self, module: ModuleType) -> ModuleGlobals:
+        return self._globals.setdefault(module.__name__, ModuleGlobals(module))
+
+
+class ModuleGlobals:
+    """The globals of a module; on a rank they become those of the module with the same name."""
+
+    def __init__(self, module: ModuleType) -> None:
+        names = ("__name__", "__package__", "__path__", "__file__")
+        self._names = {name: vars(module)[name] for name in names if name in vars(module)}
+
+    def __reduce__(self) -> Any:
+        return globals_of, (self._names,)
+
+
+def globals_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Return the globals of a module that was sent to this rank, and add it to `sys.modules`."""
+    name, file = names["__name__"], names.get("__file__")
+    known = SentModule.all.get((name, file)) or sys.modules.get(name)
+    if known is None or getattr(known, "__file__", None) != file:
+        module = SentModule(name)
+        vars(module).update(names)
+        SentModule.all[name, file] = module
+        if known is None or name == "__main__":
+            sys.modules[name] = module
+        known = module
+    return vars(known)
+
+
+def define(namespace: dict[str, Any], name: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return a new class that is defined in these globals."""
+    namespace[name] = make(*arguments)
+    return namespace[name]
+
+
+class SentModule(ModuleType):
+    """A module with the definitions that were sent; others are loaded from its file when used."""
+
+    all: ClassVar[dict[tuple[str, str | None], SentModule]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        file = vars(self).get("__file__")
+        loads = file is not None and self.__name__ != "__main__" and not name.startswith("__")
+        if loads and not vars(self).get("__loaded__"):
+            self.__loaded__ = True
+            code = compile(Path(file).read_text(encoding="utf-8"), file, "exec")
+            exec(code, vars(self), Additions(vars(self)))
+            if name in vars(self):
+                return vars(self)[name]
+        raise AttributeError(
+            f"module {self.__name__!r} has no attribute {name!r} on this rank: only the definitions "
+            "that the function uses are sent to the ranks. Pass the object as an input.",
+            name=name, obj=self,
+        )  # fmt: skip
+
+
+class Additions(UserDict[str, Any]):
+    """The names that the code of a module defines; those that are already defined stay."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.data = names
+        self._kept = set(names)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if name not in self._kept:
+            self.data[name] = value
 
 
 def _reduce_code(code: CodeType) -> Any:
@@ -100,29 +192,30 @@ def restore_memory(data: bytes) -> torch.UntypedStorage:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).clone().untyped_storage()
 
 
-def _home(function: Any) -> ModuleType | None:
-    """Return the user's module that defines a function, or None."""
+def _sent_modules(function: Any) -> list[ModuleType]:
+    """Return the user's modules that are sent by value; the main program always is."""
     while isinstance(function, functools.partial):
         function = function.func
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    return module if file is not None and is_users(file, ()) else None
+    home = getattr(function, "__module__", None)
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if (name == home or type(getattr(module, "__loader__", None)).__name__ == PYTEST_LOADER)
+        and name != "__main__"
+        and module.__name__ == name
+        and is_users(getattr(module, "__file__", None) or "<frozen>", ())
+    ]
 
 
 @contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
-    """Pickle the functions of the function's module by value.
-
-    The ranks can't import a test module or a notebook, which may not be on their path.
-    """
-    known = module is None or module.__name__ in (
-        "__main__",  # always pickled by value
-        *cloudpickle.list_registry_pickle_by_value(),
-    )
-    if not known:
+def _by_value(modules: Collection[ModuleType]) -> Iterator[None]:
+    """Pickle the functions and classes of these modules by value."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    added = [module for module in modules if module.__name__ not in known]
+    for module in added:
         cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        if not known:
+        for module in added:
             cloudpickle.unregister_pickle_by_value(module)
