@@ -11,16 +11,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from gradsync.ranks import LauncherError, RankFailure, run_ranks
+    from gradsync.ranks import LauncherError, RankFailure, RankWarning, kill, run_ranks, slow
     from gradsync.ranks.flight_recorder import write_flight_records
 
-__all__ = ["LauncherError", "RankFailure", "__version__", "run_ranks", "write_flight_records"]
+__all__ = [
+    "LauncherError",
+    "RankFailure",
+    "RankWarning",
+    "__version__",
+    "kill",
+    "run_ranks",
+    "slow",
+    "write_flight_records",
+]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Import the engine when it is first used, so that `import gradsync` is instant."""
-    if name in {"run_ranks", "RankFailure", "LauncherError"}:
+    if name in {"run_ranks", "RankFailure", "RankWarning", "LauncherError", "kill", "slow"}:
         from gradsync import ranks
 
         return getattr(ranks, name)

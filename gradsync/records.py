@@ -35,6 +35,8 @@ class Collective:
     tag: int = 0
     sends: tuple[int, ...] = ()  # elements that go to each member, in an all_to_all
     receives: tuple[int, ...] = ()  # elements that each member is expected to send
+    ranks: tuple[int, ...] = ()  # the list that is passed to new_group
+    strides: tuple[tuple[int, ...], ...] = ()  # of the tensors, unless all are contiguous
     label: str | None = None  # "fc2.bias.grad", if the tensor belongs to a model
     via: str | None = None  # "DistributedDataParallel", if the user's code called this instead
     where: str | None = None  # "template_trainer.py:91"
@@ -99,6 +101,7 @@ class Observation(Sequence[Any]):
     seconds: float
     failure: Failure | None = None
     answered: tuple[int, ...] = ()  # ranks whose value arrived
+    warnings: tuple[Diagnosis, ...] = ()  # if it succeeded: calls with an uncertain outcome
 
     def __getitem__(self, rank: Any) -> Any:
         return self.values[rank]

@@ -11,14 +11,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gradsync.ranks.failures.rank_failure import RankFailure
+from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
 from gradsync.ranks.host.launchers.choice import get_launcher, lacking
 from gradsync.ranks.host.launchers.launcher import LauncherError
+from gradsync.ranks.protocol.faults import kill, slow
 
 if TYPE_CHECKING:
     from gradsync.ranks.run import run_ranks
 
-__all__ = ["LauncherError", "RankFailure", "get_launcher", "lacking", "run_ranks"]
+__all__ = [
+    "LauncherError",
+    "RankFailure",
+    "RankWarning",
+    "get_launcher",
+    "kill",
+    "lacking",
+    "run_ranks",
+    "slow",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,44 +4,73 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import sys
-from collections.abc import Callable, Collection
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gradsync.ranks.failures.rank_failure import RankFailure
+from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
 from gradsync.ranks.host.launchers.choice import LauncherName, get_launcher, lacking
 from gradsync.ranks.host.launchers.launcher import LauncherError, rank_environ
+from gradsync.ranks.host.ports import free_port
 from gradsync.ranks.host.supervise import observe
+from gradsync.ranks.protocol.faults import Fault
+from gradsync.ranks.protocol.scripts import run_script
+from gradsync.ranks.schedules import explore
 from gradsync.ranks.task import Task
-from gradsync.records import Observation
+from gradsync.records import Failure, Observation
 
 
 def run_ranks(
-    function: Callable[..., Any],
-    world_size: int,
+    function: Callable[..., Any] | None = None,
+    world_size: int = 0,
     *,
+    script: str | Path | None = None,
+    args: Sequence[str] = (),
     timeout: float = 60.0,
     process_group: bool = True,
     backend: str = "gloo",
     launcher: LauncherName | None = None,
+    nodes: int = 1,
+    mesh: Mapping[str, int] | None = None,
+    random_seed: str | None = None,
+    strict: bool = False,
     may_fail: Collection[int] = (),
+    faults: Sequence[Fault] = (),
+    schedules: int = 0,
+    schedule: int | None = None,
     debug: int | None = None,
     **inputs: Any,
 ) -> Observation:
-    """Run `function` on `world_size` ranks: processes that form a process group.
+    """Run `function`, or a script, on `world_size` ranks: processes that form a process group.
 
-    This process prints the ranks' output.
+    This process prints the ranks' output. It warns (`RankWarning`) of calls with an uncertain
+    outcome: a handle that is never waited for, a tensor that is changed while it is in use, a
+    tensor with another shape or layout than on other ranks.
 
     Args:
-        function: called with `rank`, `world_size` (if it has such parameters) and the `inputs`; it
-            returns numbers, strings, tensors, arrays, or containers of them. Closures are allowed.
-        world_size: the number of ranks, 1 to 64.
+        function: called with `rank`, `world_size`, `mesh` (if it has such parameters) and the
+            `inputs`; it returns numbers, strings, tensors, arrays, or containers of them. Closures
+            are allowed.
+        world_size: the number of ranks, 1 to 256.
+        script: a program to run as torchrun does, instead of a function.
+        args: the script's arguments.
         timeout: seconds after which running ranks are stopped; a deadlock is found immediately.
         process_group: start the default group before the function is called.
         backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
         launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
+        nodes: set the variables of torchrun, such as LOCAL_RANK, as on so many machines.
+        mesh: the names and sizes of a device mesh, such as {"dp": 2, "tp": 4}.
+        random_seed: a seed of the ranks' global random states, which differ from rank to rank.
+        strict: raise RankFailure instead of giving a warning.
         may_fail: ranks that may die or be late, but not raise; the others continue.
+        faults: faults to cause: `kill(rank=1, at="all_reduce #3")`, `slow(rank=2, seconds=1)`.
+        schedules: run so many times, each time with other delays of ranks at their calls, and
+            report the first schedule that fails or has another result.
+        schedule: repeat one of these schedules.
         debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
         **inputs: the function's other arguments, the same for every rank.
 
@@ -53,8 +82,14 @@ def run_ranks(
         LauncherError: the ranks could not be started, or were lost; or there are too few GPUs.
     """
     __tracebackhide__ = True  # pytest shows the test's line instead
+    if (function is None) == (script is None):
+        raise TypeError("pass either a function or `script=`")
+    if function is None:
+        function, process_group = run_script, False
+        inputs = {"script": str(Path(str(script)).resolve()), "args": list(map(str, args))}
     if (lack := lacking(backend, world_size, launcher)) is not None:
         raise LauncherError(lack)
+    killed = {fault.rank for fault in faults if fault.kind == "kill"}
     task = Task(
         function,
         world_size,
@@ -62,11 +97,27 @@ def run_ranks(
         process_group=process_group,
         backend=backend,
         timeout=timeout if debug is None else math.inf,
-        may_fail=_collected(may_fail),
+        may_fail=tuple({*_collected(may_fail), *killed}),
         debugger=None if debug is None else (debug, _terminal()),
+        seed=str(random_seed) if random_seed is not None else secrets.token_hex(8),
+        nodes=nodes,
+        mesh=mesh,
+        faults=tuple(faults),
+        schedule=schedule,
         **_surroundings(launcher),
     )
-    return _checked(observe(task, get_launcher(launcher)))
+
+    def run(schedule: int | None) -> Observation:
+        once = replace(task, port=free_port(), schedule=schedule)
+        return _strict(observe(once, get_launcher(launcher)), strict=strict)
+
+    seen = explore(run, schedules) if schedules else run(schedule)
+    _print(seen)
+    if seen.failure is not None:
+        raise RankFailure(seen)
+    for warning in seen.warnings:
+        warnings.warn(RankWarning(warning.explanation), stacklevel=2)
+    return seen
 
 
 def _collected(may_fail: Collection[int]) -> tuple[int, ...]:
@@ -97,12 +148,15 @@ def _terminal() -> str:
         raise RuntimeError("A debugger needs a terminal, but stdin is not one.") from None
 
 
-def _checked(observation: Observation) -> Observation:
-    """Print the ranks' output; return the observation, or raise its failure."""
-    __tracebackhide__ = True
+def _strict(seen: Observation, *, strict: bool) -> Observation:
+    """Turn the first warning into a failure, if a run is `strict`."""
+    if not (strict and seen.warnings):
+        return seen
+    return replace(seen, failure=Failure("failed", seen.warnings[0]))
+
+
+def _print(observation: Observation) -> None:
+    """Print the ranks' output."""
     for rank, text in enumerate(observation.output):
         for line in text.splitlines():
             print(f"[rank {rank}] {line}")
-    if observation.failure is not None:
-        raise RankFailure(observation)
-    return observation

@@ -18,6 +18,7 @@ from typing import Any
 
 from gradsync.ranks.protocol import pickles
 from gradsync.ranks.protocol.events import MAX_RANKS
+from gradsync.ranks.protocol.faults import Fault
 from gradsync.ranks.protocol.user_files import is_users
 from gradsync.ranks.protocol.wire import MAX_TASK
 from gradsync.text import listed
@@ -50,6 +51,11 @@ class Task:
     may_fail: tuple[int, ...] = ()  # ranks that may die or be late: the others continue
     debugger: tuple[int, str] | None = None  # a rank, and the terminal in which pdb opens
     seed: str | None = None  # of the global random states, different on each rank; None: random
+    nodes: int | None = None  # set torchrun's variables as on so many nodes; None: do not set them
+    port: int | None = None  # MASTER_PORT
+    mesh: Mapping[str, int] | None = None  # the size of each named dimension of the input `mesh`
+    faults: tuple[Fault, ...] = ()
+    schedule: int | None = None  # delays ranks at their calls
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -67,6 +73,13 @@ class Task:
                 f"debug must be one of the {self.world_size} ranks, from 0 to "
                 f"{self.world_size - 1}, got {self.debugger[0]!r}"
             )
+        if self.nodes is not None and (self.nodes < 1 or self.world_size % self.nodes):
+            raise ValueError(f"{self.world_size} ranks can't be divided among {self.nodes} nodes")
+        if self.mesh is not None and math.prod(self.mesh.values()) != self.world_size:
+            raise ValueError(f"the mesh {dict(self.mesh)} does not have {self.world_size} ranks")
+        for fault in self.faults:
+            if fault.rank not in range(self.world_size):
+                raise ValueError(f"{fault}: there are {self.world_size} ranks, from 0")
         if taken := RESERVED & self.inputs.keys():
             raise ValueError(
                 f"{listed(sorted(taken))} can't be an input: each rank has its own value"
@@ -112,7 +125,7 @@ class Task:
             "world_size": self.world_size,
             "directory": directory,
             "cwd": str(self.cwd or directory),
-            "environ": None if self.environ is None else dict(self.environ),
+            "environ": None if self.environ is None else {**self.environ, **self._torchrun(rank)},
             "modules": {name: str(path) for name, path in self.modules.items()},
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
@@ -120,9 +133,33 @@ class Task:
             "backend": self.backend,
             "seed": self._seed_of(rank),
             "debugger": self.debugger,
+            "mesh": self.mesh and dict(self.mesh),
+            "faults": [fault.plain() for fault in self.faults],
+            "schedule": self.schedule,
             "began": began,
             "nonce": nonce,
         }
+
+    def _torchrun(self, rank: int) -> dict[str, str]:
+        """Return the variables that torchrun sets, if they are wanted."""
+        if self.nodes is None:
+            return {}
+        per_node = self.world_size // self.nodes
+        numbers = {
+            "RANK": rank,
+            "LOCAL_RANK": rank % per_node,
+            "GROUP_RANK": rank // per_node,
+            "ROLE_RANK": rank,
+            "WORLD_SIZE": self.world_size,
+            "LOCAL_WORLD_SIZE": per_node,
+            "GROUP_WORLD_SIZE": self.nodes,
+            "ROLE_WORLD_SIZE": self.world_size,
+            "MASTER_PORT": self.port,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+        }
+        names = {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none"}
+        return {**names, **{name: str(number) for name, number in numbers.items()}}
 
     def _seed_of(self, rank: int) -> int:
         return random.Random(self.seed and f"{self.seed}, rank {rank}").getrandbits(32)
@@ -133,7 +170,7 @@ class Task:
             signature = inspect.signature(self.function)
         except ValueError:  # a builtin without a signature
             return
-        offered = dict.fromkeys((*RESERVED, *self.modules))
+        offered = dict.fromkeys((*RESERVED, *self.modules, *(["mesh"] if self.mesh else [])))
         given = {name: None for name in offered if name in signature.parameters}
         try:
             signature.bind(**given, **self.inputs)

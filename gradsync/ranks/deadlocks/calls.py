@@ -15,6 +15,8 @@ ITEM_BYTES = {
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+STORE = "store.wait"
+
 Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 
 
@@ -25,6 +27,8 @@ class Operation:
     position: int  # in its group, or between its sender and receiver, from 0
     calls: dict[int, Call] = field(default_factory=dict)  # by rank
     conflict: str | None = None  # what differs between the calls
+    threaded: tuple[int, ...] = ()  # of a conflict: ranks that use this group in several threads
+    subgroups: tuple[tuple[int, ...], ...] = ()  # of a conflict: the groups that exist
 
 
 @dataclass(eq=False, slots=True)
@@ -42,6 +46,11 @@ class Call:
     pending: tuple[Call, ...] = ()  # the calls that destroy_process_group waits for
 
     @property
+    def sets_key(self) -> bool:
+        """Whether it waits until any other rank sets a key of a store."""
+        return self.collective.op == STORE
+
+    @property
     def elsewhere(self) -> set[int]:
         """The ranks that have not arrived yet."""
         return set(self.expected.difference(self.operation.calls))
@@ -56,7 +65,7 @@ def disagreement(views: Sequence[Collective]) -> str | None:
         return "ops"
     if any(view.root != first.root for view in views):
         return "roots"
-    if first.op in UNEVEN_OPS:
+    if first.op in UNEVEN_OPS or (first.op == "all_gather" and first.receives):
         return None
     if any((v.dtype, numel(v)) != (first.dtype, numel(first)) for v in views):
         return "shapes"
@@ -74,6 +83,22 @@ def misfit(call: Call, others: Iterable[Call]) -> tuple[Call, Call] | None:
         if sent * _item_bytes(sender.collective) != expected * _item_bytes(receiver.collective):
             return sender, receiver
     return None
+
+
+def groups_differ(call: Call, others: Iterable[Call]) -> bool:
+    """Return whether the lists that ranks pass to new_group describe groups that can't start.
+
+    Ranks that pass lists with themselves alone do not wait for others.
+    """
+    pairs = (pair for other in others for pair in ((call, other), (other, call)))
+    return any(
+        mine != theirs
+        and one.rank in mine
+        and len(mine) > 1
+        and (two.rank in mine or (two.rank in theirs and len(theirs) > 1))
+        for one, two in pairs
+        for mine, theirs in [(one.collective.ranks, two.collective.ranks)]
+    )
 
 
 def portion(call: Call, rank: int, *, arriving: bool = False) -> int | None:

@@ -12,7 +12,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Set
 
-from gradsync.ranks.deadlocks.calls import Call, Mail, Operation, disagreement, misfit, numel
+from gradsync.ranks.deadlocks.calls import (
+    STORE,
+    Call,
+    Mail,
+    Operation,
+    disagreement,
+    groups_differ,
+    misfit,
+    numel,
+)
 from gradsync.ranks.protocol.events import LOOSE_OPS
 from gradsync.records import Collective, Event
 
@@ -23,6 +32,7 @@ SKIPPED_WHEN_EMPTY = {
     "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
 }  # fmt: skip
 ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
+MAX_LINES = 10_000  # of each rank's calls that are counted
 MAX_THREADS = 1024  # the waits of at most so many threads of a rank are stored
 
 Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
@@ -46,6 +56,9 @@ class DeadlockDetector:
         self._posted: Counter[int] = Counter()  # rank that posted -> number of these
         self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
         self._conflicts: list[Operation] = []
+        self._threads: dict[tuple[int, str], set[int]] = defaultdict(set)  # rank, group -> threads
+        self._lines: Counter[tuple[object, ...]] = Counter()  # rank, operation, line -> calls
+        self.subgroups: dict[tuple[int, ...], None] = {}  # as passed to new_group
 
     def feed(self, event: Event) -> bool:
         """Process an event; return False if the rank may not start this call: it does not match."""
@@ -54,12 +67,14 @@ class DeadlockDetector:
         waiting = self._waiting[rank]
         if event.collective is not None:
             call = self._enter(rank, event.collective)
+            self._count(event, event.collective)
             self._calls[rank, event.call] = call
             self._open[rank] += 1
             if call.operation.conflict is not None:
                 waiting[event.thread] = call  # it blocks or fails
                 if call.operation not in self._conflicts:
                     self._conflicts.append(call.operation)
+                    self._describe(call.operation, event.collective.group)
             return call.operation.conflict is None
         entered = self._calls.get((rank, event.call))
         if entered is None:
@@ -76,6 +91,25 @@ class DeadlockDetector:
             for thread in [thread for thread, call in waiting.items() if call is entered]:
                 del waiting[thread]
         return True
+
+    def calls_at(self, rank: int, collective: Collective) -> int:
+        """Return how often a rank has called this operation at this line."""
+        return self._lines[rank, collective.op, collective.where]
+
+    def _count(self, event: Event, collective: Collective) -> None:
+        threads = self._threads[event.rank, collective.group]
+        if len(threads) < MAX_THREADS:
+            threads.add(event.thread)
+        if len(self._lines) < MAX_LINES:
+            self._lines[event.rank, collective.op, collective.where] += 1
+        if collective.ranks and collective.op == "new_group" and len(self.subgroups) < MAX_LINES:
+            self.subgroups[collective.ranks] = None
+
+    def _describe(self, operation: Operation, group: str) -> None:
+        """Add to a conflict what may have caused it."""
+        ranks = operation.calls
+        operation.threaded = tuple(r for r in ranks if len(self._threads[r, group]) > 1)
+        operation.subgroups = tuple(self.subgroups)
 
     def renumber(self) -> None:
         """Count collectives from 1 again for a new cell; incomplete ones are of earlier cells."""
@@ -177,6 +211,8 @@ class DeadlockDetector:
         if call.pending:  # to be sure, assume that it returns: another rank may close connections
             return sure or all(self._can_go_on(p, able, sure=False) for p in call.pending)
         missing = self.missing(call)
+        if call.sets_key:  # to be sure, assume that the key was set just now
+            return sure or not missing.isdisjoint(able)
         if call.from_anyone:
             return self._has_mail(call, sure=sure) or not missing.isdisjoint(able)
         collective = call.collective
@@ -211,6 +247,11 @@ class DeadlockDetector:
             operation.calls[rank] = call
             return call
         expected = frozenset(collective.members) or self._everyone
+        if collective.op == STORE:
+            operation = Operation(*self._next(collective.group, rank)[:1])
+            call = Call(rank, collective, expected, operation, operation.position + 1)
+            operation.calls[rank] = call
+            return call
         position, number = self._next(collective.group, rank)
         key = (collective.group, position)
         operation = self._operations.setdefault(key, Operation(position))
@@ -220,6 +261,8 @@ class DeadlockDetector:
         operation.conflict = operation.conflict or disagreement([first, collective])
         if collective.sends and misfit(call, operation.calls.values()):
             operation.conflict = operation.conflict or "exchanges"
+        if collective.ranks and groups_differ(call, operation.calls.values()):
+            operation.conflict = operation.conflict or "lists"
         if not call.elsewhere:
             del self._operations[key]
         return call

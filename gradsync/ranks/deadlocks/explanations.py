@@ -15,12 +15,15 @@ from gradsync.ranks.deadlocks.calls import (
 )
 from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, DeadlockDetector, Stuck
 from gradsync.records import Collective, Diagnosis, Failure
-from gradsync.text import ranks_text, verb
+from gradsync.text import counted, listed, ranks_text, verb
 
 GUIDE = "Deadlocks"
 SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
 # A rule that finds the cause replaces this general advice: see `without_advice`.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
+LOOP_ADVICE = (
+    "Every rank must make this call equally often. Look for an iteration that a rank skips."
+)
 UNTIL = f"{ENDS_GROUPS} returns only when all collectives that the rank has started are complete."
 # The kind of difference between the calls -> the code, what happened, and what was expected.
 MISMATCHES = {
@@ -28,6 +31,16 @@ MISMATCHES = {
         "deadlock-order-differs",
         "The ranks call different collectives at the same point.",
         "All ranks must call the same collectives in the same order.",
+    ),
+    "modules": (
+        "deadlock-order-differs",
+        "The ranks run different modules at the same point.",
+        "All ranks must run the same modules in the same order.",
+    ),
+    "lists": (
+        "deadlock-order-differs",
+        "The ranks pass different lists to {name}.",
+        "All ranks must create the same groups in the same order, also groups without them.",
     ),
     "roots": (
         "wrong-source",
@@ -55,6 +68,9 @@ MISMATCHES = {
         "The receiving tensor must have the dtype of the message, and at least its size.",
     ),
 }
+
+
+PASSED = ("roots", "reductions", "lists")  # the calls themselves are the same
 
 
 def explain(detector: DeadlockDetector, stuck: Stuck) -> Failure:
@@ -85,7 +101,8 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     if over:
         idle = over & detector.idle
         parts = _absences(first, over - idle, idle)
-        parts += _waiting(beside.values(), call_text(first) if _is_message(first) else "it")
+        named = _is_message(first) or first.sets_key
+        parts += _waiting(beside.values(), call_text(first) if named else "it")
     elif first.from_anyone:  # each rank is alone in its operation
         parts, elsewhere = waits_texts([*beside.values(), *elsewhere.values()]), {}
     else:
@@ -94,7 +111,8 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         parts += [*_waiting(ending, ENDS_GROUPS), UNTIL]
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
     if over - detector.idle and not _is_message(first) and not first.collective.by_test:
-        parts.append(ADVICE)
+        parts += _advice(detector, first, over)
+    parts += _different_tags(call for calls in stuck.values() for call in calls)
     if not over:
         parts.append(verb(stuck, "It cannot continue.", "None of these ranks can continue."))
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
@@ -121,7 +139,7 @@ def wait_graph(detector: DeadlockDetector, world_size: int) -> tuple[str, ...]:
 
 def without_advice(explanation: str) -> str:
     """Return a deadlock's explanation without the general advice, for a rule with better advice."""
-    return explanation.replace(f" {ADVICE}", "")
+    return explanation.replace(f" {ADVICE}", "").replace(f" {LOOP_ADVICE}", "")
 
 
 def mismatch(operation: Operation) -> Failure:
@@ -130,9 +148,11 @@ def mismatch(operation: Operation) -> Failure:
     kind = disagreement([call.collective for call in calls])
     if kind is None and (pair := _unequal(calls)):
         return _misfit(*pair, operation)
-    kind = kind or "ops"
+    kind = kind or ("lists" if operation.conflict == "lists" else "ops")
     if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
         kind = "dtypes"
+    if kind == "shapes" and all(call.collective.via for call in calls):
+        kind = "modules" if len({call.collective.where for call in calls}) > 1 else kind
     views: dict[str, list[int]] = {}
     for call in calls:
         views.setdefault(_view(kind, call), []).append(call.rank)
@@ -142,7 +162,7 @@ def mismatch(operation: Operation) -> Failure:
     if kind in ("shapes", "dtypes") and len({call.collective.label for call in calls}) > 1:
         code = "deadlock-order-differs"  # the ranks pass different tensors of the model
     culprits = odd if first.mail is None else list(operation.calls)
-    verbs = ("passes", "pass") if kind in ("roots", "reductions") else ("calls", "call")
+    verbs = ("passes", "pass") if kind in PASSED else ("calls", "call")
     seen = [
         f"{ranks_text(ranks).capitalize()} {verb(ranks, *verbs)} {view}."
         for view, ranks in views.items()
@@ -151,7 +171,71 @@ def mismatch(operation: Operation) -> Failure:
     name = numbered_text(first)
     root = "dst" if op.startswith(("reduce", "gather")) else "src"
     text = " ".join([happened.format(name=name, root=root), *seen, expected])
+    text += _cause(operation, kind)
     return _mismatched(operation, code, culprits, text, [first, *calls])
+
+
+def _cause(operation: Operation, kind: str) -> str:
+    """Return a space and a sentence on the probable cause of a conflict, or ""."""
+    calls = operation.calls.values()
+    if operation.threaded:
+        who = ranks_text(operation.threaded).capitalize()
+        return (
+            f" {who} {verb(operation.threaded, 'uses', 'use')} this process group in several "
+            "threads, so the order of the calls is a race: give each thread a group of its own."
+        )
+    if kind == "roots" and all(_own_group(operation.subgroups, calls, call) for call in calls):
+        return " Each of these ranks has a group with its own source: is `group=` missing?"
+    return ""
+
+
+def _own_group(
+    subgroups: Iterable[tuple[int, ...]], calls: Iterable[Call], call: Call
+) -> tuple[int, ...] | None:
+    """Return a group with all ranks that pass the same root as this call, and with that root."""
+    root = call.collective.root
+    alike = {other.rank for other in calls if other.collective.root == root}
+    needed = alike | ({root} if root is not None else set())
+    everyone = set(call.collective.members)
+    return next((g for g in subgroups if needed <= set(g) and set(g) < everyone), None)
+
+
+def _advice(detector: DeadlockDetector, call: Call, returned: set[int]) -> list[str]:
+    """Return sentences on the probable cause why ranks returned without making a call."""
+    if call.sets_key:
+        return []
+    here = call.collective
+    if here.op == "new_group":
+        return ["All ranks must call it, including those that are not in the group."]
+    counts: dict[int, list[int]] = {}
+    for rank in sorted(call.expected):
+        counts.setdefault(detector.calls_at(rank, here), []).append(rank)
+    often = {rank for rank in returned if 0 < detector.calls_at(rank, here) < max(counts)}
+    if here.where and often and not here.label:  # a label shows which call is missing
+        times = [
+            f"{ranks_text(ranks)} called it {counted(count, 'time')}"
+            for count, ranks in sorted(counts.items())
+        ]
+        return [f"At {here.where}, {listed(times)}.", LOOP_ADVICE]
+    waiting = set(call.operation.calls)
+    groups = detector.subgroups if here.root is not None else ()
+    if any(waiting <= set(group) and not returned & set(group) for group in groups):
+        return [f"{ADVICE} These ranks have a group of their own: is `group=` missing?"]
+    return [ADVICE]
+
+
+def _different_tags(calls: Iterable[Call]) -> list[str]:
+    """Return a sentence if a message and a receive differ only in their tags."""
+    messages = [(call, call.collective) for call in calls if _is_message(call)]
+    for sender, sent in messages:
+        for receiver, expected in messages:
+            ends = (sent.op, expected.op, sent.peer, expected.peer)
+            if ends == ("send", "recv", receiver.rank, sender.rank) and sent.tag != expected.tag:
+                return [
+                    f"The tags differ: rank {sender.rank} sends with tag {sent.tag}, rank "
+                    f"{receiver.rank} receives with tag {expected.tag}."
+                ]
+    return []
 
 
 def _unequal(calls: Sequence[Call]) -> tuple[Call, Call] | None:
@@ -260,6 +344,9 @@ def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
     elif call.collective.op == "send":
         calling, calls, call_ = "receiving", "receives", "receive"
         what = f"the message that rank {call.rank} is sending"
+    elif call.sets_key:
+        calling, calls, call_ = "setting", "sets", "set"
+        what = f"{call.collective.label} of the store"
     texts = []
     if returned:
         texts.append(f"{ranks_text(returned).capitalize()} returned without {calling} {what}.")
@@ -294,6 +381,8 @@ def _view(kind: str, call: Call) -> str:
     at = _at(call)
     if kind == "roots":
         return f"{collective.root}{at}"
+    if kind == "lists":
+        return f"{_lists_text(collective.ranks)}{at}"
     if kind == "reductions":
         return f"{collective.reduce}{at}"
     if kind not in ("shapes", "dtypes"):
@@ -302,6 +391,14 @@ def _view(kind: str, call: Call) -> str:
     if len(collective.shapes) > SHOWN:
         shapes.append(f"{len(collective.shapes) - SHOWN} more")
     return f"{call_text(call, 'shape ' + ' + '.join(shapes))}{at}"
+
+
+def _lists_text(ranks: Sequence[int]) -> str:
+    """Return "[0, 3]" for new_group, or "[[0, 1], [2, 3]]" for split_group: -1 ends a list."""
+    if -1 not in ranks:
+        return str(list(ranks))
+    parts = " ".join(map(str, ranks)).split("-1")[:-1]
+    return str([[int(rank) for rank in part.split()] for part in parts])
 
 
 def _edge(rank: int, call: Call | None, detector: DeadlockDetector) -> str:

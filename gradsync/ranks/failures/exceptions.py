@@ -36,9 +36,14 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
     "default process group twice": "A process group is already running: use it instead of "
     "starting another.",
-    "NCCL built in|only supported with GPUs": "There is no GPU: use the gloo backend.",
+    "NCCL built in|supported with GPUs|_cuda_setDevice|with CUDA|NVIDIA driver|No CUDA GPUs": ""
+    "There is no GPU: use the gloo backend.",
     "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",
     "'(builtin_function_or_)?(method|function)'": "Are the parentheses of a call missing?",
+}
+OWN_HINTS = {  # the same outside the course, where a program may start its own group
+    "default process group twice": "A process group is already running: use it, or pass "
+    "`process_group=False` to run_ranks.",
 }
 SIGNATURES = {  # a part of Python's message on arguments -> what to do next
     r"takes no arguments": "Is __init__ misspelt?",
@@ -64,6 +69,7 @@ class Raised:
     module: str = ""  # the file that lacks a name
     defined: tuple[str, ...] = ()  # the names that this file defines
     marked: tuple[str, int] | None = None  # the source line of a syntax error, and the column
+    in_course: bool = True  # the rank runs files of the course, which are imported first
 
     @classmethod
     def read(cls, header: dict[str, Any]) -> Raised:
@@ -85,6 +91,7 @@ class Raised:
             module=_text(header.get("module")),
             defined=tuple(map(_text, _list(header.get("defined")))),
             marked=_marked(header.get("marked")),
+            in_course=header.get("in_course") is not False,
         )
 
     @property
@@ -132,7 +139,7 @@ class Raised:
     def imported_at(self) -> str | None:
         """Return the line outside functions that was running on import, or None."""
         lines = [place for place, name, _ in self.frames if name == import_errors.MODULE]
-        return lines[-1] if lines and FILE_LINE.search(lines[-1]) else None
+        return lines[-1] if self.in_course and lines and FILE_LINE.search(lines[-1]) else None
 
     def alike(self, other: Raised) -> bool:
         """Return whether two ranks raised the same type of exception at the same line."""
@@ -225,7 +232,7 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         return "error", "wrong-signature", f"{full_stop(error.message)} {advice}", None
     if error.type in ("SystemExit", "KeyboardInterrupt"):
         text = f"{who} exited with {error.type}({error.code}){at}."
-        if error.type == "SystemExit":
+        if error.type == "SystemExit" and error.in_course:
             text += " Every rank must reach the end of the code: remove the exit."
         return "crashed", "rank-crashed", text, error.where
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
@@ -250,12 +257,13 @@ def _exception(error: Raised, at: str) -> str:
 
 def _hint(error: Raised) -> str:
     """Return a space and a sentence that suggests what to do next, or ""."""
-    hints = [hint for sign, hint in HINTS.items() if re.search(sign, error.said)]
+    known = HINTS if error.in_course else {**HINTS, **OWN_HINTS}
+    hints = [hint for sign, hint in known.items() if re.search(sign, error.said)]
     if hints:
         return f" {hints[0]}"
     if error.type == "RecursionError":
         return endless_text(error.endless_call)
-    return import_errors.missing_module(error.message, error.where)
+    return import_errors.missing_module(error.message, error.where, in_course=error.in_course)
 
 
 def endless_text(name: str | None) -> str:

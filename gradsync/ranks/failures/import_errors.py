@@ -29,6 +29,7 @@ HELPER = (
     "If it is your own file, the ranks can't import it, because only the course's files are handed "
     "in: move the code that you need into {file}."
 )
+NOT_INSTALLED = "Ranks import from the same `sys.path` as this program: is it installed there?"
 # Python's messages that a beginner may not understand -> what to do.
 PLAIN = {
     "invalid syntax": "Look for a missing or extra bracket, comma, colon or quote, in this "
@@ -73,7 +74,7 @@ def missing_name(name: str, file: str, defined: Iterable[str]) -> str:
     return f"{file} does not define {name}.{hint}"
 
 
-def missing_module(message: str, where: str | None) -> str:
+def missing_module(message: str, where: str | None, *, in_course: bool = True) -> str:
     """Return a space and a sentence about a module that can't be found, or ""."""
     if not (found := NO_MODULE.search(message)):
         return ""
@@ -85,6 +86,8 @@ def missing_module(message: str, where: str | None) -> str:
     ]
     if close and name not in close:
         return f" Did you mean {close[0]}?"
+    if not in_course:
+        return f" {NOT_INSTALLED}"
     file = (where or "your file").partition(":")[0]
     return f" {HELPER.format(file=file)}"
 

@@ -16,6 +16,10 @@ class RankError(Exception):
         super().__init__("\n".join(lines))
 
 
+class RankWarning(UserWarning):
+    """A run of ranks succeeded, but the outcome of one of its calls is uncertain or wrong."""
+
+
 class RankFailure(Exception):  # noqa: N818 - a rank's failure, not an error of this package
     """A run of ranks failed; `observation` has everything that was observed."""
 
@@ -42,4 +46,5 @@ class RankFailure(Exception):  # noqa: N818 - a rank's failure, not an error of 
         return "\n".join(lines)
 
 
+RankWarning.__module__ = "gradsync"
 RankFailure.__module__ = "gradsync"  # users import it from there; pytest's summary shows the name

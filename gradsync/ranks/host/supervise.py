@@ -19,6 +19,7 @@ from dataclasses import replace
 from gradsync.ranks.deadlocks import explanations
 from gradsync.ranks.deadlocks.calls import Call
 from gradsync.ranks.deadlocks.detector import DeadlockDetector, LostRanksDetector, Stuck
+from gradsync.ranks.deadlocks.doubts import doubts
 from gradsync.ranks.failures import endings, exceptions
 from gradsync.ranks.failures.exceptions import Raised
 from gradsync.ranks.host import stacks
@@ -71,7 +72,10 @@ def observe(task: Task, launcher: Launcher) -> Observation:
             processor_seconds=task.processor_seconds,
         )
         _hand_out(task, run, states, str(folder))
-        return run.observe()
+        seen = run.observe()
+        if seen.failure is None and run.saw_all and not task.may_fail:
+            seen = replace(seen, warnings=doubts(seen.events))
+        return seen
 
 
 def _hand_out(task: Task, run: Run, states: list[RankState], directory: str) -> None:
@@ -141,6 +145,11 @@ class Run:
                 failure = self._decide(time.monotonic())
                 rest = 0.0 if self._pressing else min(rest + REST_SECONDS, MAX_REST_SECONDS)
         return self.so_far(failure)
+
+    @property
+    def saw_all(self) -> bool:
+        """Whether all events were kept."""
+        return self._kept <= MAX_EVENTS
 
     def await_end(self, seconds: float) -> list[RankState]:
         """Read until every rank is over or the time is up; return the ranks that are not over."""

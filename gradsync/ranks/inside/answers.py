@@ -63,6 +63,7 @@ def describe_exception(error: BaseException, roots: tuple[str, ...]) -> dict[str
         ],
         "in_collective": any((f.filename, f.name) in STARTERS for f in summary),
         "out_of_memory": isinstance(error, MemoryError),
+        "in_course": bool(roots),
     }
 
 

@@ -6,6 +6,7 @@ import time
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 # Once only C++ refers to a store, its Python methods are lost.
 STORES: list[RankStore] = []
@@ -16,6 +17,12 @@ def start_group(path: str, rank: int, world_size: int, backend: str = "gloo") ->
     """Start the default process group with the other ranks."""
     store = RankStore(path, world_size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+
+
+def make_mesh(backend: str, sizes: dict[str, int]) -> DeviceMesh:
+    """Make a device mesh of all ranks, with these names and sizes of its dimensions."""
+    device = "cuda" if "nccl" in backend else "cpu"
+    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 class RankStore(dist.Store):  # type: ignore[name-defined, misc]

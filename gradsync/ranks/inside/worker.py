@@ -27,8 +27,10 @@ import torch
 from gradsync.ranks.fast import dynamo
 from gradsync.ranks.inside import cells, tools, watch
 from gradsync.ranks.inside.answers import answer_of
-from gradsync.ranks.inside.rendezvous import start_group
+from gradsync.ranks.inside.rendezvous import make_mesh, start_group
+from gradsync.ranks.inside.watch.disturbances import Disturbances
 from gradsync.ranks.inside.watch.recorder import Recorder
+from gradsync.ranks.inside.watch.threads import join_threads
 from gradsync.ranks.protocol import wire
 from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
 
@@ -66,6 +68,8 @@ def main(
         cells.serve(channel, setup)
     process = os.getpid()
     recorder = Recorder(channel, setup["rank"], setup["began"])
+    if setup["faults"] or setup["schedule"]:
+        recorder.disturbances = Disturbances(setup)
     head, pieces = answer_of(
         lambda: _run(channel, setup, recorder), setup["nonce"], tuple(setup["roots"])
     )
@@ -96,6 +100,8 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     watching = watch.install()
     if setup["process_group"]:
         start_group(str(Path(setup["directory"]) / "store"), rank, world_size, setup["backend"])
+    # A rank that does not call new_group is found on every run, not only if the others are slow.
+    os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     watching.begin(recorder, world_size, tuple(setup["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
@@ -104,12 +110,18 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     tools.show_comparisons()
     modules = {name: Path(path) for name, path in setup["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
+    if setup["mesh"] and "mesh" in _parameters(function):
+        arguments["mesh"] = make_mesh(setup["backend"], setup["mesh"])
     save_coverage = tools.start_coverage()
     try:
         value = tools.call_with(setup.get("debugger"), rank, function, arguments)
+        join_threads()
     finally:
         save_coverage()
     watching.handles.settle()
+    if recorder.disturbances is not None and recorder.disturbances.pending:
+        faults = ", ".join(sorted(recorder.disturbances.pending))
+        raise RuntimeError(f"this rank never made the call of a planned fault: {faults}")
     return value
 
 
@@ -159,14 +171,18 @@ def _arguments(
     inputs: dict[str, Any],
 ) -> dict[str, Any]:
     """Fill the function's parameters by name; import a learner's file if one is needed."""
-    try:
-        wanted = set(inspect.signature(function).parameters)
-    except ValueError:  # a builtin without a signature
-        wanted = set()
+    wanted = _parameters(function)
     known: dict[str, Any] = {"rank": rank, "world_size": world_size}
     given = {name: value for name, value in known.items() if name in wanted}
     given |= {name: _load(path) for name, path in modules.items() if name in wanted}
     return given | inputs
+
+
+def _parameters(function: Callable[..., Any]) -> set[str]:
+    try:
+        return set(inspect.signature(function).parameters)
+    except ValueError:  # a builtin without a signature
+        return set()
 
 
 def _load(path: Path) -> ModuleType:

@@ -28,7 +28,7 @@ MAX_KNOWN = 2048  # collectives of a rank that are sent by number
 MAX_KNOWN_WEIGHT = 8  # of each of these collectives
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
-    *("sends", "receives", "label", "via", "where", "callers", "by_test"),
+    *("sends", "receives", "ranks", "strides", "label", "via", "where", "callers", "by_test"),
 )
 
 
@@ -136,15 +136,15 @@ def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
 def _weight(call: Collective) -> int:
     texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.via, call.where)
     letters = sum(len(text) for text in (*texts, *call.callers) if text is not None)
-    sides = sum(len(shape) + SHAPE_ITEMS for shape in call.shapes)
-    numbers = len(call.members) + len(call.sends) + len(call.receives)
+    sides = sum(len(shape) + SHAPE_ITEMS for shape in (*call.shapes, *call.strides))
+    numbers = sum(map(len, (call.members, call.sends, call.receives, call.ranks)))
     return 1 + (numbers + sides + letters // 8) // 32
 
 
 def _collective(
     op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
-    tag: Any, sends: Any, receives: Any, label: Any, via: Any, where: Any, callers: Any,
-    by_test: Any,
+    tag: Any, sends: Any, receives: Any, ranks: Any, strides: Any, label: Any, via: Any, where: Any,
+    callers: Any, by_test: Any,
 ) -> Collective:  # fmt: skip
     return Collective(
         op=text(op),
@@ -158,6 +158,8 @@ def _collective(
         tag=_integer(tag),
         sends=_integers(sends, MAX_RANKS),
         receives=_integers(receives, MAX_RANKS),
+        ranks=_integers(ranks, 2 * MAX_RANKS),
+        strides=tuple(_integers(s, MAX_SIDES) for s in _items(strides, MAX_TENSORS)),
         label=_optional(text, label),
         via=_optional(text, via),
         where=_optional(text, where),

@@ -126,18 +126,19 @@ class SentModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         file = vars(self).get("__file__")
-        loads = file is not None and self.__name__ != "__main__" and not name.startswith("__")
-        if loads and not vars(self).get("__loaded__"):
+        loads = self.__name__ != "__main__" and not name.startswith("__")
+        if file and loads and not vars(self).get("__loaded__"):
             self.__loaded__ = True
             code = compile(Path(file).read_text(encoding="utf-8"), file, "exec")
             exec(code, vars(self), Additions(vars(self)))
             if name in vars(self):
                 return vars(self)[name]
         raise AttributeError(
-            f"module {self.__name__!r} has no attribute {name!r} on this rank: only the definitions "
-            "that the function uses are sent to the ranks. Pass the object as an input.",
-            name=name, obj=self,
-        )  # fmt: skip
+            f"module {self.__name__!r} has no attribute {name!r} on this rank: only what the "
+            "function uses is sent to the ranks. Pass the object as an input.",
+            name=name,
+            obj=self,
+        )
 
 
 class Additions(UserDict[str, Any]):

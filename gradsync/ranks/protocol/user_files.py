@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sysconfig
 from pathlib import Path
 
@@ -18,6 +19,8 @@ WATCH = {
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(PACKAGE))
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
+# Code of Python's, numpy's or torch.compile's own; inductor names its files by a hash.
+GENERATED = re.compile(r"<(frozen|__array|eval_with_key)|.*[/\\]c[a-z2-7]{51}\.py$")
 PACKAGES = ("site-packages", "dist-packages")  # of any environment
 
 
@@ -26,7 +29,7 @@ def is_users(filename: str, roots: tuple[str, ...]) -> bool:
     """Return whether a file is the user's: under `roots`, or, without roots, not in a library."""
     if roots:
         return any(filename == root or filename.startswith(root + os.sep) for root in roots)
-    if filename.startswith(("<frozen", "<__array", *LIBRARIES)):
+    if filename.startswith(LIBRARIES) or GENERATED.match(filename):
         return False
     return not any(folder in filename for folder in PACKAGES)
 

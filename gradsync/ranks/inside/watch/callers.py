@@ -29,6 +29,7 @@ NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary(
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
 WATCHING = str(Path(__file__).parent)
 DECORATORS = ("wrapper", "inner_func", "decorate_context")  # functions around those of torch
+MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")  # of a module: model(x)
 NO_FUNCTIONS = ("<module>", "<cell>")
 HELD_BY_ITS_FRAME = 3  # references: the frame's, the local variable's, and one for counting
 
@@ -85,7 +86,7 @@ def _via(called: Sequence[FrameType], op: str) -> str | None:
     if not outer:
         return None
     name = outer[-1].f_code.co_name
-    if name == "__init__":
+    if name in ("__init__", *MODULE_CALLS):
         return type(outer[-1].f_locals.get("self")).__name__
     return None if name == op or name.startswith("_") else name
 

@@ -1,4 +1,7 @@
-"""Untrusted side: the functions that begin and end process groups, reported like collectives."""
+"""Untrusted side: functions that begin and end process groups, or wait for a store's keys.
+
+They are reported like collectives.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +9,115 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
+from torch.distributed import distributed_c10d, rpc
 
 from gradsync.ranks.inside.watch.state import Watch
+
+Met = tuple[tuple[int, ...], tuple[int, ...]] | None  # the ranks that meet, and a list of ranks
 
 
 def install(watch: Watch) -> None:
     """Wrap these functions."""
-    _wrap(watch, "init_process_group", "init_process_group", _world)
+    torch_modules = dist, distributed_c10d
+    _wrap(watch, torch_modules, "init_process_group", "init_process_group", _world)
     # All functions that create groups call it; they may have been imported by name.
-    _wrap(watch, "_new_group_with_tag", "new_group", _founders)
-    _wrap(watch, "destroy_process_group", "destroy_process_group", _leavers)
+    _wrap(watch, torch_modules, "_new_group_with_tag", "new_group", _founders)
+    _wrap(watch, torch_modules, "split_group", "split_group", _parts)
+    _wrap(watch, torch_modules, "destroy_process_group", "destroy_process_group", _leavers)
+    if rpc.is_available():
+        _wrap(watch, (rpc, rpc.api), "shutdown", "rpc.shutdown", _workers)
+    _wrap_store(watch, "wait")
+    _wrap_store(watch, "get")
 
 
 def _wrap(
-    watch: Watch, name: str, op: str, who: Callable[[Watch, dict[str, Any]], tuple[int, ...] | None]
+    watch: Watch,
+    modules: tuple[Any, ...],
+    name: str,
+    op: str,
+    who: Callable[[Watch, dict[str, Any]], Met],
 ) -> None:
-    original: Callable[..., Any] = getattr(distributed_c10d, name)
+    original: Callable[..., Any] = getattr(modules[-1], name)
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def meet(*args: Any, **kwargs: Any) -> Any:
-        members = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
-        if members is None:
+        met = who(watch, _by_name(signature, args, kwargs)) if watch.began else None
+        if met is None:
             return original(*args, **kwargs)
-        collective = watch.describe(op, f"{op} {members}", members=members)
+        members, ranks = met
+        collective = watch.describe(op, f"{op} {members}", members=members, ranks=ranks)
         with watch.blocking(collective):
             return original(*args, **kwargs)
 
-    for module in (dist, distributed_c10d):
+    for module in modules:
         if hasattr(module, name):
             setattr(module, name, meet)
 
 
-def _world(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+def _wrap_store(watch: Watch, name: str) -> None:
+    """Wrap a method of a store that blocks until other ranks have set its keys."""
+    store_class: Any = dist.Store  # type: ignore[attr-defined]
+    original = getattr(store_class, name)
+
+    def method(store: Any, keys: Any, *limit: timedelta) -> Any:
+        wanted = [keys] if isinstance(keys, str) else list(keys)
+        if not watch.may_block(*limit or (store.timeout,)) or store.check(wanted):
+            return original(store, keys, *limit)
+        label = f"the key {', '.join(wanted)}"
+        collective = watch.describe("store.wait", "store", members=watch.everyone, label=label)
+        with watch.blocking(collective):
+            return original(store, keys, *limit)
+
+    setattr(store_class, name, method)
+
+
+def _world(watch: Watch, arguments: dict[str, Any]) -> Met:
     """Return the ranks that meet in `init_process_group`, or None for a different world size."""
     size = arguments.get("world_size", -1)
     given = str(size) if type(size) is int and size > 0 else os.environ.get("WORLD_SIZE", "")
-    return watch.everyone if given in ("", str(watch.world_size)) else None
+    return (watch.everyone, ()) if given in ("", str(watch.world_size)) else None
 
 
-def _founders(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+def _founders(watch: Watch, arguments: dict[str, Any]) -> Met:
     """Return the ranks that meet in `new_group`: all, unless it synchronises locally."""
     if not watch.sees():
         return None
-    ranks = arguments.get("ranks")
-    if arguments.get("use_local_synchronization") and ranks:
-        return tuple(sorted(ranks))
-    return watch.everyone
+    ranks = tuple(sorted(arguments.get("ranks") or watch.everyone))
+    local = arguments.get("use_local_synchronization")
+    return ranks if local else watch.everyone, ranks
 
 
-def _leavers(watch: Watch, arguments: dict[str, Any]) -> tuple[int, ...] | None:
+def _parts(watch: Watch, arguments: dict[str, Any]) -> Met:
+    """Return the ranks that meet in `split_group`, and its lists, each followed by -1."""
+    members = watch.members(arguments.get("parent_pg") or dist.group.WORLD)
+    lists = arguments.get("split_ranks") or []
+    if members is None:
+        return None
+    return members, tuple(rank for part in lists for rank in (*part, -1))
+
+
+def _workers(watch: Watch, arguments: dict[str, Any]) -> Met:
+    """Return the ranks that meet in rpc's `shutdown`, or None if it does not wait for others."""
+    api: Any = rpc.api
+    if not (arguments.get("graceful", True) and api._is_current_rpc_agent_set()):
+        return None
+    agent = api._get_current_rpc_agent()
+    here = agent.get_worker_info().id == watch.recorder.rank
+    everyone = len(agent.get_worker_infos()) == watch.world_size
+    return (watch.everyone, ()) if here and everyone else None
+
+
+def _leavers(watch: Watch, arguments: dict[str, Any]) -> Met:
     """Return this rank if destroying all groups must wait for incomplete collectives, or None."""
     everything = arguments.get("group") in (None, distributed_c10d.GroupMember.WORLD)
     if not (everything and watch.sees() and watch.handles.pending()):
         return None
-    return (watch.recorder.rank,)
+    return (watch.recorder.rank,), ()
 
 
 def _by_name(

@@ -189,6 +189,8 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         except BaseException:
             watch.recorder.leave(call, at_once=True)
             raise
+        if watch.recorder.disturbances is not None:
+            watch.recorder.disturbances.after()
         if plain is None:
             watch.recorder.leave(call)
             return None

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import Any
 
+from gradsync.ranks.inside.watch.disturbances import Disturbances
 from gradsync.ranks.inside.watch.threads import THREADS
 from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS
@@ -31,6 +32,7 @@ class Recorder:
         self._channel = channel
         self.rank = rank
         self._began = began
+        self.disturbances: Disturbances | None = None
         self._calls = 0
         self._writer = events.Writer()
         self._backlog: list[list[Any]] = []
@@ -44,6 +46,8 @@ class Recorder:
 
         With `waits`, the thread blocks until the collective is complete.
         """
+        if self.disturbances is not None:
+            self.disturbances.before(collective)
         with self._lock:
             call = self._calls
             self._calls += 1
@@ -71,6 +75,10 @@ class Recorder:
             if self._waits.get(threading.get_ident()) != call:
                 self._wait(call)
                 self._flush()
+
+    def waits(self) -> bool:
+        """Return whether this thread is reported as waiting."""
+        return threading.get_ident() in self._waits
 
     def go_on(self, call: int) -> None:
         """Report that this thread no longer blocks, though the call is not complete."""

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d
 from gradsync.ranks.inside.watch import callers
 from gradsync.ranks.inside.watch.handles import Handles, is_done
 from gradsync.ranks.inside.watch.recorder import Recorder
-from gradsync.ranks.inside.watch.tensors import tensors_in
+from gradsync.ranks.inside.watch.tensors import strides_of, tensors_in
 from gradsync.ranks.inside.watch.threads import THREADS, nothing
 from gradsync.ranks.protocol import events
 from gradsync.records import Collective
@@ -93,6 +93,10 @@ class Watch:
         ranks = distributed_c10d._world.pg_group_ranks.get(group)
         return tuple(ranks) if ranks and self.sees() else None
 
+    def may_block(self, limit: timedelta | float) -> bool:
+        """Return whether this thread is about to block, as long as it can be seen."""
+        return self.began and _seconds(limit) >= ENDLESS and not self.recorder.waits()
+
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(tensors_in(tensors))[: events.MAX_TENSORS]
         caller = callers.caller(self._roots, op, flat[0] if flat else None)
@@ -100,8 +104,9 @@ class Watch:
             op=op,
             group=group,
             shapes=tuple(tuple(t.shape[: events.MAX_SIDES]) for t in flat),
+            strides=strides_of(flat),
             dtype=str(flat[0].dtype).removeprefix("torch.") if flat else None,
-            label=caller.label,
+            label=more.pop("label", caller.label),
             via=caller.via,
             where=caller.where,
             callers=caller.names,

@@ -18,6 +18,13 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def strides_of(tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Return the strides of these tensors, or nothing if all of them are contiguous."""
+    if all(not _has(tensor) or tensor.is_contiguous() for tensor in tensors):
+        return ()
+    return tuple(tensor.stride() if _has(tensor) else () for tensor in tensors)
+
+
 def with_own_versions(value: Any) -> Any:
     """Return an argument with tensors that share memory but have separate version counters.
 

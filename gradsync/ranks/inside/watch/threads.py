@@ -152,6 +152,15 @@ def install() -> None:
     _observe_pools()
 
 
+def join_threads() -> None:
+    """Wait for the program's threads, as Python does before it exits: pools, then the others."""
+    pools._python_exit()
+    ours = threading.current_thread()
+    while others := [t for t in threading.enumerate() if t is not ours and not t.daemon]:
+        for thread in others:
+            thread.join()
+
+
 def _observe_conditions() -> None:
     class ObservedCondition(threading.Condition):
         """A condition that marks the threads which wait for it without a time limit."""
