@@ -25,7 +25,7 @@ from torch.distributed.launcher import api
 from gradsync.launch import network
 from gradsync.launch.master_watch import watch_master
 from gradsync.launch.placement import Master
-from gradsync.launch.rank_errors import FAILS_AGAIN
+from gradsync.launch.rank_errors import FAILS_AGAIN, IS_WRONG
 from gradsync.launch.settings import Settings
 from gradsync.text import counted
 
@@ -48,7 +48,7 @@ class Agent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
-        if any(failure.exitcode == FAILS_AGAIN for failure in result.failures.values()):
+        if any(f.exitcode in (FAILS_AGAIN, IS_WRONG) for f in result.failures.values()):
             self._remaining_restarts = 0
         return result
 
@@ -149,7 +149,7 @@ def how_to_continue(settings: Settings) -> str:
     if settings.test_links:
         return "Run `gradsync doctor --launch` on each node."
     if not settings.checkpoint.is_file():
-        return "There is no checkpoint yet, so the same command starts from the beginning."
+        return "There is no checkpoint, so the same command starts from the beginning."
     again = "command again without --fresh" if settings.fresh else "same command again"
     return f"Run the {again} to continue from {settings.checkpoint}."
 
@@ -176,6 +176,8 @@ def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
             item[1].timestamp,
         ),
     )
+    if first.exitcode == IS_WRONG:
+        return "The ranks did not train like one process: see the closing check of rank 0."
     text = f"Rank {rank} {_ending(first.exitcode)}"
     if not settings.max_restarts:
         return f"{text}. {how_to_continue(settings)}"
@@ -186,6 +188,8 @@ def _why(failures: dict[int, ProcessFailure], settings: Settings) -> str:
 
 
 def _ending(exitcode: int) -> str:
+    if exitcode == IS_WRONG:
+        return "ended because of the closing check"
     if exitcode >= 0:
         return f"failed (its message is above; exit status {exitcode})"
     with suppress(ValueError):

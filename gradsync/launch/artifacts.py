@@ -30,6 +30,17 @@ def write_history(settings: Settings, history: list[dict[str, Any]]) -> None:
     write_whole(settings.history, json.dumps(history, indent=1).encode())
 
 
+def reject(settings: Settings) -> str:
+    """Rename the checkpoint of a run whose check failed, and return a sentence about it."""
+    if not settings.checkpoint.is_file():
+        return ""
+    settings.checkpoint.replace(settings.rejected)
+    return (
+        f" {settings.checkpoint} was renamed to {settings.rejected.name}: the same command starts "
+        "from the beginning."
+    )
+
+
 def finish(settings: Settings, model: nn.Module, images: Tensor) -> None:
     """Plot the history and export the model; print a line for each file."""
     if history := read_history(settings):
@@ -45,7 +56,7 @@ def _plot(settings: Settings, history: list[dict[str, Any]]) -> None:
     except ModuleNotFoundError:
         print("No plot: matplotlib is not installed. Run `pip install 'gradsync[course]'`.")
         return
-    epochs = [entry["epoch"] + 1 for entry in history]
+    epochs = [entry["epoch"] for entry in history]
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     losses, accuracy = figure.subplots(1, 2)
     for name, label in (("train_loss", "training"), ("val_loss", "validation")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import suppress
 
@@ -30,12 +31,25 @@ def is_finished(settings: Settings) -> bool:
 def remove(settings: Settings) -> None:
     """Remove the files of a run."""
     outputs = (settings.history, settings.plot, settings.exported)
-    for path in (settings.checkpoint, settings.record, *outputs):
+    for path in (settings.checkpoint, settings.rejected, settings.record, *outputs):
         path.unlink(missing_ok=True)
 
 
+def check_files(settings: Settings) -> None:
+    """Check that a complete run was trained with the files as they are now.
+
+    Raises:
+        LaunchError: the files have changed, so the closing check of that run says nothing of them.
+    """
+    if _recorded(settings).get("files", _digest(settings)) != _digest(settings):
+        raise LaunchError(
+            f"The run in {settings.out} is complete, but the files in {settings.trainer.parent} "
+            f"have changed since it started, and were not checked. {REMEDY}"
+        )
+
+
 def check(settings: Settings, *, same_trainer: bool = True) -> None:
-    """Check that the checkpoint, if there is one, belongs to the same training run.
+    """Check that the folder's checkpoint or complete run, if any, has the same settings.
 
     A continued run may have more epochs, and a different number of ranks.
 
@@ -44,9 +58,9 @@ def check(settings: Settings, *, same_trainer: bool = True) -> None:
         same_trainer: whether the trainer's path must be the same; between nodes, it may differ.
 
     Raises:
-        LaunchError: the checkpoint was written with other settings, or has more epochs.
+        LaunchError: the run has other settings, or more epochs.
     """
-    if not settings.checkpoint.is_file():
+    if not (settings.checkpoint.is_file() or settings.exported.is_file()):
         return
     asked, known = json.loads(settings.to_json()), _recorded(settings)
     changed = [
@@ -56,13 +70,13 @@ def check(settings: Settings, *, same_trainer: bool = True) -> None:
     ]
     if changed:
         raise LaunchError(
-            f"{settings.checkpoint} was written with other settings: {'; '.join(changed)}. "
+            f"The run in {settings.out} has other settings: {'; '.join(changed)}. "
             f"To continue it, use the same settings. {REMEDY}"
         )
     done = _epochs_done(settings)
     if done > settings.epochs:
         raise LaunchError(
-            f"{settings.checkpoint} has {counted(done, 'epoch')} already, more than "
+            f"The run in {settings.out} has {counted(done, 'epoch')} already, more than "
             f"--epochs {settings.epochs}. To continue it, use a larger number. {REMEDY}"
         )
 
@@ -75,7 +89,7 @@ def check_continuation(settings: Settings) -> None:
     """
     check(settings)
     asked = json.loads(settings.to_json())
-    record = {name: asked[name] for name in FIXED}
+    record = {name: asked[name] for name in FIXED} | {"files": _digest(settings)}
     write_whole(settings.record, json.dumps(record, indent=1).encode())
 
 
@@ -85,6 +99,14 @@ def completion(settings: Settings) -> str:
         f"The run in {settings.out} is complete: {counted(settings.epochs, 'epoch')} with these "
         f"settings. Nothing was changed. To train further, use a larger --epochs. {REMEDY}"
     )
+
+
+def _digest(settings: Settings) -> str:
+    """Return a digest of the Python files in the trainer's folder."""
+    digest = hashlib.sha256()
+    for path in sorted(settings.trainer.parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def _recorded(settings: Settings) -> dict[str, object]:

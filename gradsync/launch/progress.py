@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import torch.distributed as dist
@@ -21,8 +20,6 @@ class Progress:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._history: list[Entry] = []
-        self._since = time.monotonic()
         self.is_rank_0 = os.environ["RANK"] == "0"
 
     def started(self, master: str, samples: int) -> None:
@@ -40,50 +37,28 @@ class Progress:
         for rank, (count, _) in enumerate(counts):
             self._say(f"[Rank {rank}] Training samples: {count}")
 
-    def continues(self, first: int) -> None:
-        """Check that all ranks begin with the epoch `first`, and print it if it is not 0.
+    def continues(self, *, resumes: bool) -> None:
+        """Print from which checkpoint the ranks continue, if there is one and the trainer can.
 
         Raises:
-            LaunchedWrongly: the ranks disagree, because not all of them see the checkpoint.
+            LaunchedWrongly: only some ranks see the checkpoint.
         """
-        firsts: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(firsts, first)
         path = self._settings.checkpoint
-        if len(set(firsts)) > 1:
-            blind = [rank for rank, epoch in enumerate(firsts) if epoch != max(firsts)]
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, path.is_file())
+        if len(set(found)) > 1:
             raise LaunchedWrongly(
-                f"Rank {blind[0]} can't see the checkpoint {path.absolute()} that another rank "
-                "continues from. Put --out on a file system that all nodes share."
+                f"Rank {found.index(False)} can't see the checkpoint {path.absolute()} that "
+                "another rank continues from. Put --out on a file system that all nodes share."
             )
-        if not self.is_rank_0:
-            return
         restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        if restart:
+        if self.is_rank_0 and restart:
             self._say(f"Restart {restart} of at most {self._settings.max_restarts}")
-        if first:
-            self._history = artifacts.read_history(self._settings)[:first]
-            self._say(f"Continuing after epoch {first}, from {path}")
-        self._since = time.monotonic()
-
-    def ended_epoch(
-        self, epoch: int, train_loss: float, *, loss: float, accuracy: float, **_others: Any
-    ) -> None:
-        """Print a line and record the epoch: training loss, and validation loss and accuracy."""
-        entry = {"epoch": epoch, "train_loss": train_loss}
-        entry |= {"val_loss": loss, "val_accuracy": accuracy}
-        if self.is_rank_0:
-            now = time.monotonic()
-            seconds, self._since = now - self._since, now
-            self._history.append(entry)
-            artifacts.write_history(self._settings, self._history)
-            self._say(
-                f"Epoch {entry['epoch'] + 1}/{self._settings.epochs} - "
-                f"Train: {entry['train_loss']:.6f}, Val: {entry['val_loss']:.6f}, "
-                f"accuracy {entry['val_accuracy']:.2%}, {seconds:.1f} s"
-            )
+        if self.is_rank_0 and resumes and found[0]:
+            self._say(f"Continuing from {path}")
 
     def ended(self, history: list[Entry]) -> None:
-        """Record the epochs that the trainer itself has printed; keep the earlier ones."""
+        """Record the epochs that `train` returned; keep those of an earlier command."""
         if not self.is_rank_0:
             return
         if not history:

@@ -8,6 +8,7 @@ import traceback
 from torch.distributed import DistError
 
 from gradsync.launch.settings import Settings
+from gradsync.records import Diagnosis
 from gradsync.text import full_stop
 
 CLOSED = re.compile(r"[Cc]onnection (was )?(closed|reset)|[Bb]roken pipe|Connection refused|EOF")
@@ -15,10 +16,19 @@ LATE = re.compile(r"[Tt]imed out|timeout|Timeout")
 OTHER_MODEL = re.compile(r"Error\(s\) in loading state_dict")
 LOST_CONNECTION = re.compile(r"gloo|nccl|NCCL|TCPStore|[Ss]ocket|c10d|Timed out waiting")
 FAILS_AGAIN = 2  # exit status of a rank that would fail again if it were restarted
+IS_WRONG = 3  # exit status of each rank if the closing check found a mistake
 
 
 class LaunchedWrongly(Exception):  # noqa: N818 - the settings are wrong, not the code
     """The trainer can't be run like this; the text explains why, without a traceback."""
+
+
+class CheckFailed(Exception):  # noqa: N818 - the trainer is wrong, not the check
+    """The ranks did not train like one process; raised on every rank, printed by rank 0."""
+
+    def __init__(self, mistake: Diagnosis) -> None:
+        super().__init__(mistake.explanation)
+        self.mistake = mistake
 
 
 REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, NameError)
@@ -26,6 +36,8 @@ REPEATED = (LaunchedWrongly, NotImplementedError, SyntaxError, ImportError, Name
 
 def status_of(error: Exception) -> int:
     """Return the exit status of a rank that ends with this error."""
+    if isinstance(error, CheckFailed):
+        return IS_WRONG
     return FAILS_AGAIN if isinstance(error, REPEATED) else 1
 
 
@@ -33,6 +45,8 @@ def describe(error: Exception, settings: Settings) -> str:
     """Return what happened, where in the trainer, and what to do."""
     if isinstance(error, LaunchedWrongly):
         return str(error)
+    if isinstance(error, CheckFailed):
+        return _failed_check(error.mistake, settings)
     place = _place(error, settings)
     if isinstance(error, NotImplementedError) and str(error):
         return f"{error} is not written yet{place}. Run `gradsync check`."
@@ -55,6 +69,15 @@ def describe(error: Exception, settings: Settings) -> str:
                 "message, if there is one, says why."
             )
     return f"{_traceback(error, settings)}\n{type(error).__name__}{place}: {full_stop(text)}"
+
+
+def _failed_check(mistake: Diagnosis, settings: Settings) -> str:
+    where = f"\nRead {settings.phase}/GUIDELINES.md, “{mistake.guide}”." if mistake.guide else ""
+    return (
+        f"Closing check: {mistake.code}. {mistake.explanation}{where}\n`gradsync explain "
+        f"{mistake.code}` shows wrong and right lines; `gradsync check {settings.phase}` tests "
+        "each function."
+    )
 
 
 def follows_another(error: Exception) -> bool:

@@ -30,6 +30,10 @@ class Settings:
         return self.out / "checkpoint.pt"
 
     @property
+    def rejected(self) -> Path:
+        return self.out / "rejected.pt"
+
+    @property
     def record(self) -> Path:
         return self.out / "settings.json"
 

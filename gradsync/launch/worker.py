@@ -15,7 +15,13 @@ from types import ModuleType
 from gradsync.course.support import TRAINED, support_of
 from gradsync.launch import artifacts, links
 from gradsync.launch.progress import Progress
-from gradsync.launch.rank_errors import LaunchedWrongly, describe, follows_another, status_of
+from gradsync.launch.rank_errors import (
+    CheckFailed,
+    LaunchedWrongly,
+    describe,
+    follows_another,
+    status_of,
+)
 from gradsync.launch.settings import Settings
 from gradsync.ranks.fast import dynamo
 
@@ -26,17 +32,27 @@ def main() -> None:
     """Run one rank; if it fails, write a message to stderr, and exit with its status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C: the agent prints how to continue
     settings = Settings.from_json(sys.argv[1])
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     status = 0
     try:
         links.test(settings) if settings.test_links else _train(settings)
     except Exception as error:  # noqa: BLE001 - a learner's file may raise any error
-        rank = os.environ["RANK"]
-        print(f"[Rank {rank}] {describe(error, settings)}", file=sys.stderr, flush=True)
+        _report(error, settings)
         status = status_of(error)
         if follows_another(error):
             time.sleep(NOTICED_SECONDS)  # so that the agent names the rank that ended first
     sys.stdout.flush()
     os._exit(status)  # the destructor of a gloo group that has failed can hang
+
+
+def _report(error: Exception, settings: Settings) -> None:
+    """Print why this rank failed; all ranks fail in the closing check, and rank 0 prints why."""
+    rank, text = os.environ["RANK"], describe(error, settings)
+    if isinstance(error, CheckFailed):
+        if rank != "0":
+            return
+        text += artifacts.reject(settings)
+    print(f"[Rank {rank}] {text}", file=sys.stderr, flush=True)
 
 
 def _train(settings: Settings) -> None:

@@ -1,112 +1,128 @@
-"""How `gradsync train` runs the trainers of this course, phase by phase."""
+"""How `gradsync train` runs the trainers of this course, phase by phase, and checks the result."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradsync.data import InMemoryDigits, digits
+from gradsync.data import digits
 from gradsync.launch.progress import Progress
-from gradsync.launch.rank_errors import LaunchedWrongly
+from gradsync.launch.rank_errors import CheckFailed, LaunchedWrongly
 from gradsync.launch.settings import Settings
 from gradsync.model import SmallCNN
+from gradsync.records import Diagnosis
+from gradsync.text import counted
+from support.probes.closing import BATCH_SIZE, EPOCHS, SHARE, observed, weights_of
+from support.probes.returned import WrongReturn
+from support.rules.closing import Headings, closing_mistake, different_weights
+
+# Each rank draws other weights, so that a model that is not broadcast can't look right.
+OTHER_WEIGHTS = 1_000_003  # times the rank, added to the seed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the trainers of a phase are run."""
+
+    start: Callable[[Settings, ModuleType], tuple[Any, torch.device]]  # the group: (info, device)
+    end: Callable[[ModuleType], None]
+    sampler: str  # the class in `template_data_loader`
+    headings: Headings
+    resumes: bool  # `train` has a parameter `resume_from`
 
 
 def run(settings: Settings, trainer: ModuleType, progress: Progress) -> tuple[nn.Module, Tensor]:
-    """Train the small CNN on this rank, continuing from the checkpoint if there is one.
+    """Call the trainer's `train` on this rank, and check that the ranks trained like one process.
 
     Returns:
         The trained model, and the test images (M, 1, 28, 28).
+
+    Raises:
+        CheckFailed: the ranks did not train like one process; raised on every rank.
     """
     if settings.phase not in RECIPES:
         raise LaunchedWrongly(f"`gradsync train` can't run the trainers of {settings.phase}.")
+    recipe = RECIPES[settings.phase]
     data = digits()
-    torch.manual_seed(settings.seed)
     known = data.train.first(settings.samples)
-    model = RECIPES[settings.phase](settings, trainer, progress, known, data.test)
+    info, device = recipe.start(settings, trainer)
+    loaders = importlib.import_module("template_data_loader")  # beside the trainer
+    sampler = getattr(loaders, recipe.sampler)(known, info.world_size, info.rank)
+    progress.started(f"{info.master_addr}:{info.master_port}", len(sampler))
+    progress.continues(resumes=recipe.resumes)
+    torch.manual_seed(settings.seed + OTHER_WEIGHTS * info.rank)
+    model = SmallCNN().to(device)
+    history = trainer.train(
+        info,
+        model,
+        known,
+        data.test,
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+        seed=settings.seed,
+        **({"resume_from": settings.checkpoint} if recipe.resumes else {}),
+    )
+    _check(recipe, trainer, info, device, model)
+    progress.ended(history)
+    recipe.end(trainer)
     return model, data.test.images
 
 
-def _phase1(
-    settings: Settings,
-    trainer: ModuleType,
-    progress: Progress,
-    known: InMemoryDigits,
-    held_out: InMemoryDigits,
-) -> nn.Module:
-    """Train epoch by epoch: `train` of this phase can't continue from a checkpoint."""
+def _check(
+    recipe: Recipe, trainer: ModuleType, info: Any, device: torch.device, model: nn.Module
+) -> None:
+    """Check on all ranks that they have one model, and that their steps equal one process's.
+
+    Raises:
+        CheckFailed: they do not.
+    """
+    wrong = ""
+    try:
+        seen = observed(trainer.train, info, device, recipe.sampler)
+    except WrongReturn as error:
+        seen, wrong = {}, str(error)
+    of_ranks: list[Any] = [None] * info.world_size
+    dist.all_gather_object(of_ranks, (seen, weights_of(model), wrong))
+    everything, models, returns = zip(*of_ranks, strict=True)
+    if any(returns):
+        raise CheckFailed(Diagnosis("wrong-signature", (), next(filter(None, returns))))
+    mistake = closing_mistake(everything, recipe.headings)
+    mistake = mistake or different_weights(models, recipe.headings.training)
+    if mistake is not None:
+        raise CheckFailed(mistake)
+    if info.rank == 0:
+        ranks, steps = counted(info.world_size, "rank"), EPOCHS * -(-SHARE // BATCH_SIZE)
+        print(
+            f"Closing check: {ranks} ended with the same weights, and {steps} steps of a small "
+            "model equal those of one process",
+            flush=True,
+        )
+
+
+def _start_phase1(settings: Settings, trainer: ModuleType) -> tuple[Any, torch.device]:
     info = trainer.read_rank_info(os.environ)
-    device = trainer.setup_distributed(info, timeout=timedelta(seconds=settings.timeout))
-    model = SmallCNN().to(device)
-    trainer.broadcast_model(model)
-    loaders = importlib.import_module("template_data_loader")  # beside the trainer
-    train_loader, val_loader = loaders.create_dataloaders(
-        known,
-        held_out,
-        settings.batch_size,
-        rank=info.rank,
-        world_size=info.world_size,
-        seed=settings.seed,
-    )
-    progress.started(f"{info.master_addr}:{info.master_port}", len(train_loader.sampler))
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)
-    first = 0
-    if settings.checkpoint.is_file():
-        first = trainer.load_checkpoint(settings.checkpoint, model, optimizer) + 1
-    progress.continues(first)
-    cross_entropy = nn.CrossEntropyLoss()
-    for epoch in range(first, settings.epochs):
-        train_loss = trainer.train_epoch(model, train_loader, cross_entropy, optimizer, epoch)
-        val = trainer.evaluate(model, val_loader, cross_entropy)
-        trainer.save_checkpoint(settings.checkpoint, model, optimizer, epoch)
-        progress.ended_epoch(epoch, train_loss, **val)
-    trainer.cleanup_distributed()
-    return model
+    return info, trainer.setup_distributed(info, timeout=timedelta(seconds=settings.timeout))
 
 
-def _phase2(
-    settings: Settings,
-    trainer: ModuleType,
-    progress: Progress,
-    known: InMemoryDigits,
-    held_out: InMemoryDigits,
-) -> nn.Module:
-    """Call `train` once: it prints, and it keeps its own checkpoint."""
+def _start_phase2(settings: Settings, trainer: ModuleType) -> tuple[Any, torch.device]:
     local_rank = int(os.environ["LOCAL_RANK"])
     device, backend = device_and_backend(local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(backend, timeout=timedelta(seconds=settings.timeout))
     master, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    info = trainer.RankInfo(rank, world_size, local_rank, master, port)
-    model = SmallCNN().to(device)
-    sampler = trainer.ResumableDistributedSampler(known, world_size, rank)
-    progress.started(f"{master}:{port}", len(sampler))
-    progress.continues(0)
-    if progress.is_rank_0 and settings.checkpoint.is_file():
-        print(f"Continuing from {settings.checkpoint}", flush=True)
-    history = trainer.train(
-        info,
-        model,
-        known,
-        held_out,
-        epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        lr=settings.lr,
-        seed=settings.seed,
-        resume_from=settings.checkpoint,
-    )
-    progress.ended(history)
-    dist.destroy_process_group()
-    return model
+    info = trainer.RankInfo(dist.get_rank(), dist.get_world_size(), local_rank, master, port)
+    return info, device
 
 
 def device_and_backend(local_rank: int) -> tuple[torch.device, str]:
@@ -119,4 +135,33 @@ def device_and_backend(local_rank: int) -> tuple[torch.device, str]:
     return torch.device("cpu"), "gloo"
 
 
-RECIPES: dict[str, Callable[..., nn.Module]] = {"phase1": _phase1, "phase2": _phase2}
+RECIPES = {
+    "phase1": Recipe(
+        start=_start_phase1,
+        end=lambda trainer: trainer.cleanup_distributed(),
+        sampler="PaddedDistributedSampler",
+        headings=Headings(
+            training="Training",
+            shares="Data loaders",
+            epochs="Epochs and evaluation",
+            start="Model synchronisation",
+            mean="Gradient aggregation",
+            evaluation="Epochs and evaluation",
+        ),
+        resumes=False,
+    ),
+    "phase2": Recipe(
+        start=_start_phase2,
+        end=lambda _trainer: dist.destroy_process_group(),
+        sampler="ResumableDistributedSampler",
+        headings=Headings(
+            training="Resuming",
+            shares="Resumable shares",
+            epochs="Resumable shares",
+            start="Resuming",
+            mean="Buckets and overlap",
+            evaluation="Evaluation without padding",
+        ),
+        resumes=True,
+    ),
+}

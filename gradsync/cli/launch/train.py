@@ -80,11 +80,11 @@ def train_command(
     fresh: Fresh = False,
     test_links: TestLinks = False,
 ) -> None:
-    """Train the small CNN on MNIST with your own trainer, under torchrun.
+    """Train the small CNN on MNIST with your own `train`, under torchrun.
 
-    Writes checkpoint.pt after each epoch, then curves.png and the exported
-    model.pt2. The same command continues an interrupted run,
-    and does not change a complete one.
+    At the end it checks that the ranks trained like one process, and
+    names the mistake if not. Then it writes curves.png and the exported
+    model.pt2. In phase 2, the same command continues an interrupted run.
 
     [dim]gradsync train[/]                          phase 1, on this machine
     [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank
@@ -168,7 +168,7 @@ def _is_complete(settings: Settings, *, is_master: bool) -> bool:
     Every node checks this itself, before it waits for the others.
 
     Raises:
-        LaunchError: the folder has a complete run with different settings.
+        LaunchError: the folder has a complete run with different settings, or of other files.
     """
     from gradsync.launch import finished
 
@@ -176,6 +176,7 @@ def _is_complete(settings: Settings, *, is_master: bool) -> bool:
         return False
     finished.check(settings, same_trainer=is_master)
     if is_master:
+        finished.check_files(settings)
         say(finished.completion(settings))
     return True
 

@@ -17,6 +17,8 @@ from gradsync.launch.settings import Settings
 def interrupted(tmp_path):
     """The settings of a run of 9 epochs that was interrupted after three."""
     trainer = tmp_path / "phase1" / "template_trainer.py"
+    trainer.parent.mkdir()
+    trainer.touch()
     settings = Settings(tmp_path, "phase1", trainer, tmp_path, epochs=9)
     check_continuation(settings)
     settings.checkpoint.write_bytes(b"weights")
@@ -45,7 +47,7 @@ def test_another_setting_is_refused_and_named(name, value, text, interrupted):
     with pytest.raises(UnusableInput) as refused:
         check_continuation(replace(interrupted, **{name: value}))
 
-    assert f"was written with other settings: {text}. To continue it" in str(refused.value)
+    assert f"has other settings: {text}. To continue it" in str(refused.value)
     assert "add --fresh" in str(refused.value)
     check_continuation(interrupted)  # the refused settings were not recorded
 
@@ -89,8 +91,6 @@ def test_a_complete_run_is_finished_unless_more_epochs_are_requested(interrupted
 def complete(interrupted):
     """The settings of a complete run of three epochs, with its trainer and its exported model."""
     interrupted.exported.write_bytes(b"model")
-    interrupted.trainer.parent.mkdir()
-    interrupted.trainer.touch()
     return replace(interrupted, epochs=3)
 
 
@@ -142,9 +142,6 @@ def test_after_a_removal_any_settings_are_accepted(interrupted):
 
 
 def test_the_command_refuses_before_it_starts_any_rank(interrupted):
-    interrupted.trainer.parent.mkdir()
-    interrupted.trainer.touch()
-
     result = train(interrupted, "--lr", 0.5)
 
     assert isinstance(result.exception, UnusableInput)

@@ -17,7 +17,7 @@ from gradsync.course.catalogue import find_course
 
 ROOT = find_course().root
 SECONDS = 120
-EPOCH = re.compile(r"^Epoch (\d+)/", re.MULTILINE)
+EPOCH = re.compile(r"^epoch (\d+): ", re.MULTILINE)
 pytestmark = [linux_only, pytest.mark.slow]
 
 
@@ -96,34 +96,36 @@ def test_rank_0_prints_saves_plots_and_exports(phase, start, tmp_path):
     assert lines[0] == "Distributed training: gloo backend, 2 processes"
     assert lines[1].startswith("Master: localhost:")
     assert lines[2:4] == ["[Rank 0] Training samples: 200", "[Rank 1] Training samples: 200"]
-    assert [line.lower().startswith("epoch") for line in lines[4:6]] == [True, True]
+    assert EPOCH.findall(run.text) == ["0", "1"]
+    assert "Closing check: 2 ranks ended with the same weights" in run.text
     assert "loaded again, its outputs differ by at most" in lines[-1]
     assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert [entry["epoch"] for entry in history(tmp_path)] == [0, 1]
 
 
 def test_after_a_killed_rank_training_continues_as_if_nothing_had_happened(start, tmp_path):
-    undisturbed = start("--epochs", 40, out="undisturbed")
+    undisturbed = start("--epochs", 40, phase="phase2", out="undisturbed")
     assert undisturbed.status() == 0
-    run = start("--epochs", 40, "--max-restarts", 1)
-    run.wait_for("Epoch 3/")
+    run = start("--epochs", 40, "--max-restarts", 1, phase="phase2")
+    run.wait_for("epoch 3:")
 
     os.kill(run.rank(1), signal.SIGKILL)
     began = time.monotonic()
-    run.wait_for("Continuing after epoch")
+    run.wait_for("Continuing from run/checkpoint.pt")
     seconds = time.monotonic() - began
 
     assert run.status() == 0, run.text
     assert "with local rank 1" in run.text
     assert "was killed by SIGKILL" in run.text
     assert "Restart 1 of at most 1" in run.text
-    assert history(tmp_path) == history(tmp_path, "undisturbed")
+    continued = history(tmp_path)  # the epochs since the restart
+    assert continued == history(tmp_path, "undisturbed")[-len(continued) :]
     assert seconds < 10
 
 
 def test_without_restarts_the_killed_rank_is_named(start):
-    run = start("--epochs", 9999)
-    run.wait_for("Epoch 3/")
+    run = start("--epochs", 9999, phase="phase2")
+    run.wait_for("epoch 3:")
 
     os.kill(run.rank(1), signal.SIGKILL)
 
@@ -134,29 +136,93 @@ def test_without_restarts_the_killed_rank_is_named(start):
 
 
 def test_a_preempted_run_continues_and_a_complete_one_is_not_lost(start, tmp_path):
-    run = start("--epochs", 40)
-    run.wait_for("Epoch 3/")
+    run = start("--epochs", 40, phase="phase2")
+    run.wait_for("epoch 3:")
     run.process.terminate()
     assert run.status() == 128 + signal.SIGTERM
     assert "Stopped by SIGTERM. Run the same command again" in run.text
 
-    again = start("--epochs", 40)
+    again = start("--epochs", 40, phase="phase2")
 
     assert again.status() == 0, again.text
     last, first = int(EPOCH.findall(run.text)[-1]), int(EPOCH.findall(again.text)[0])
     assert first in (last + 1, last + 2)  # the line of the last epoch may be missing
-    assert [entry["epoch"] for entry in history(tmp_path)] == list(range(40))
+    assert [entry["epoch"] for entry in history(tmp_path)] == list(range(first, 40))
     complete = files(tmp_path / "run")
-    third = start("--epochs", 40)
+    third = start("--epochs", 40, phase="phase2")
     assert third.status() == 0
     assert "The run in run is complete: 40 epochs with these settings." in third.text
     assert files(tmp_path / "run") == complete
-    longer = start("--epochs", 41)
+    longer = start("--epochs", 41, phase="phase2")
     assert longer.status() == 0
-    assert EPOCH.findall(longer.text) == ["41"]
-    fresh = start("--epochs", 1, "--fresh")
+    assert EPOCH.findall(longer.text) == ["40"]
+    fresh = start("--epochs", 1, "--fresh", phase="phase2")
     assert fresh.status() == 0
-    assert EPOCH.findall(fresh.text) == ["1"]
+    assert EPOCH.findall(fresh.text) == ["0"]
+
+
+def test_phase_1_has_no_checkpoint_so_a_restart_begins_again(start, tmp_path):
+    run = start("--epochs", 6, "--max-restarts", 1)
+    run.wait_for("epoch 3:")
+
+    os.kill(run.rank(1), signal.SIGKILL)
+
+    assert run.status() == 0, run.text
+    assert EPOCH.findall(run.text)[-6:] == ["0", "1", "2", "3", "4", "5"]
+    assert [entry["epoch"] for entry in history(tmp_path)] == list(range(6))
+
+
+@pytest.fixture
+def mistaken(tmp_path):
+    """Return the trainer of a phase in a folder of its own, with one text replaced."""
+
+    def written(phase, old, new):
+        folder = tmp_path / phase
+        folder.mkdir(exist_ok=True)
+        for path in (ROOT / "solutions" / phase).glob("*.py"):
+            text = path.read_text()
+            assert path.name != "template_trainer.py" or old in text
+            (folder / path.name).write_text(text.replace(old, new))
+        return folder / "template_trainer.py"
+
+    return written
+
+
+def test_a_trainer_that_sums_is_not_certified_until_it_is_fixed(start, mistaken, tmp_path):
+    trainer = mistaken(
+        "phase2", "torch.div(param.grad, dist.get_world_size(), out=part)", "part.copy_(param.grad)"
+    )
+
+    run = start("--epochs", 1, "--max-restarts", 2, trainer=trainer)
+
+    assert run.status() == 1
+    assert "[Rank 0] Closing check: sum-not-mean. Each step is 2 times too large" in run.text
+    assert "[Rank 1]" not in run.text.replace("[Rank 1] Training samples", "")
+    assert "Restart" not in run.text
+    assert not (tmp_path / "run" / "model.pt2").exists()
+    fixed = start("--epochs", 1, trainer=mistaken("phase2", "", ""))
+    assert fixed.status() == 0, fixed.text
+    assert "Continuing" not in fixed.text  # the weights of the wrong steps are not used
+    assert EPOCH.findall(fixed.text) == ["0"]
+
+
+def test_the_files_own_train_is_called(start, mistaken):
+    trainer = mistaken("phase1", "    history = []", "    raise RuntimeError('mine')")
+
+    run = start("--epochs", 1, trainer=trainer)
+
+    assert run.status() == 1
+    assert "RuntimeError" in run.text
+    assert "mine" in run.text
+
+
+def test_a_complete_run_of_other_files_does_not_speak_for_the_changed_ones(start, mistaken):
+    assert start("--epochs", 1, trainer=mistaken("phase1", "", "")).status() == 0
+
+    run = start("--epochs", 1, trainer=mistaken("phase1", "param.grad /= ", "param.grad /= 1 #"))
+
+    assert run.status() == 2
+    assert "have changed since it started, and were not checked" in run.text
 
 
 def test_an_unfinished_exercise_is_named_and_not_tried_again(start):
@@ -171,8 +237,8 @@ def test_an_unfinished_exercise_is_named_and_not_tried_again(start):
 
 
 def test_ctrl_c_stops_it_without_a_traceback(start):
-    run = start("--epochs", 9999, "--fresh")
-    run.wait_for("Epoch 3/")
+    run = start("--epochs", 9999, "--fresh", phase="phase2")
+    run.wait_for("epoch 3:")
 
     os.killpg(run.process.pid, signal.SIGINT)
 

@@ -5,6 +5,7 @@ A run has a dict for each rank, as `support.probes.training.spied_training` retu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -135,8 +136,9 @@ def other_epochs(
 def other_shares(
     first: Sequence[Sequence[int]], taken: int, samples: int, guide: str
 ) -> Diagnosis | None:
-    """Recognise wrong shares in the first epoch of two ranks, `taken` samples at most."""
-    size = -(-samples // 2)
+    """Recognise wrong shares in the first epoch of the ranks, `taken` samples at most."""
+    size, ranks = -(-samples // len(first)), range(len(first))
+    every = "both ranks" if len(first) == 2 else "all ranks"
     again = [(rank, twice) for rank, own in enumerate(first) if (twice := repeated(own))]
     if again:
         rank, twice = again[0]
@@ -145,36 +147,38 @@ def other_shares(
             "must come once in an epoch, except in the padding."
         )
         return _found("samples-repeated", text, guide, [rank for rank, _ in again])
-    both, covered = sorted(set(first[0]) & set(first[1])), set(first[0]) | set(first[1])
-    if both and both == sorted(first[0]) and taken <= size:
-        text = (
-            f"In the first epoch, both ranks train on the same samples, {some(both)}. Each rank "
-            "must train on its own share."
-        )
-        return _found("same-shard-on-every-rank", text, guide, range(2))
+    times = Counter(index for own in first for index in own)
+    covered, both = times.keys(), sorted(index for index, count in times.items() if count > 1)
     if len(covered) == samples:
         return None
+    if both and all(sorted(own) == both for own in first) and taken <= size:
+        text = (
+            f"In the first epoch, {every} train on the same samples, {some(both)}. Each rank "
+            "must train on its own share."
+        )
+        return _found("same-shard-on-every-rank", text, guide, ranks)
     if taken == size and all(len(set(own)) == size for own in first):
         text = (
             "In the first epoch, the ranks' shares have the right size but are cut from different "
-            f"orders: {len(both)} samples are in both, and {samples - len(covered)} in neither. "
+            f"orders: {counted(len(both), 'sample')} {verb(both, 'is', 'are')} in several shares, "
+            f"and {samples - len(covered)} in none. "
             "The order must be the same on every rank, so its seed must be the same too."
         )
-        return _found("shuffle-differs-across-ranks", text, guide, range(2))
+        return _found("shuffle-differs-across-ranks", text, guide, ranks)
     if not both and taken < size:
         text = (
             f"In the first epoch, the ranks train on only {len(covered)} of {samples} samples. If "
             "the number of samples is not divisible by the number of ranks, pad the shares; do not "
             "drop samples."
         )
-        return _found("samples-missing", text, guide, range(2))
+        return _found("samples-missing", text, guide, ranks)
     which = "the" if len(both) == size else f"{len(both)} of the"
     are = verb(both, "is", "are")
     text = (
-        f"In the first epoch, {which} first {size} samples {are} the same on both ranks. The "
+        f"In the first epoch, {which} first {size} samples {are} the same on {every}. The "
         "shares should overlap only in the padding. Pass your sampler to the training loader."
     )
-    return _found("sampler-not-used", text, guide, range(2))
+    return _found("sampler-not-used", text, guide, ranks)
 
 
 def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
