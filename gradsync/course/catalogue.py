@@ -44,6 +44,7 @@ class Exercise:
     goal: str
     hints: tuple[str, ...]
     needs: tuple[str, ...] = ()  # ids of the exercises that it builds on
+    notebook: str | None = None  # "notebooks/02_splitting_data.ipynb", the lesson before it
 
     @property
     def phase(self) -> str:
@@ -210,4 +211,5 @@ def _exercise(phase: str, row: dict[str, Any]) -> Exercise:
         goal=row["goal"],
         hints=tuple(row["hints"]),
         needs=tuple(f"{phase}/{name}" for name in row.get("needs", ())),
+        notebook=row.get("notebook"),
     )

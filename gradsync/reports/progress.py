@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import StringIO
 
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +15,7 @@ from gradsync.reports.summary import (
     Exercise,
     Problem,
     exercises,
+    guide,
     hint_command,
     paragraphs,
     problems,
@@ -25,8 +28,21 @@ from gradsync.reports.text import printable
 LONGEST_LINE = 400  # characters of a message; `gradsync check EXERCISE` shows all of it
 
 
-def render(report: Report, *, color: bool = False, width: int = 80) -> str:
-    """Return the progress in a phase, in lines of at most `width` characters."""
+def render(
+    report: Report,
+    *,
+    color: bool = False,
+    width: int = 80,
+    lessons: Mapping[str, str | None] | None = None,
+) -> str:
+    """Return the progress in a phase, in lines of at most `width` characters.
+
+    Args:
+        report: of the visible tests of the phase.
+        color: whether to use ANSI colours.
+        width: the longest line.
+        lessons: the notebook that precedes each exercise, by the exercise's id.
+    """
     lines = StringIO()
     console = console_for(lines, color, width)
     every = exercises(report)
@@ -46,7 +62,7 @@ def render(report: Report, *, color: bool = False, width: int = 80) -> str:
     console.print(bar)
     console.print(visible_standing(report), style="green" if done == len(every) else "")
     if done < len(every):
-        console.print(_next_step(every, shown_below))
+        console.print(_next_step(every, shown_below, lessons or {}))
     return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
 
@@ -94,18 +110,31 @@ def _place(verdict: Verdict) -> str:
     return printable(line or verdict.file)
 
 
-def _next_step(every: list[Exercise], shown_below: set[str]) -> Text:
+def _next_step(
+    every: list[Exercise], shown_below: set[str], lessons: Mapping[str, str | None]
+) -> RenderableType:
     for exercise in every:
         name = printable(exercise.name)
         if exercise.status == "unfinished":
-            return Text.assemble(
-                "Next: write ",
-                (name, "bold"),
-                f" in {printable(exercise.file)}. For a hint, run {hint_command(exercise)}",
-            )
+            first = Text.assemble("Next: write ", (name, "bold"), f" in {printable(exercise.file)}")
+            return Group(first, _to_read(exercise, lessons.get(exercise.id)))
         if exercise.id in shown_below:
             return Text.assemble("Next: fix ", (_place(_first_wrong(exercise)), "bold"))
         if exercise.status != "passed":
             command = f"gradsync check {short_name(exercise)}"
             return Text.assemble("Next: ", (command, "bold"), " shows the details")
     return Text("")
+
+
+def _to_read(exercise: Exercise, lesson: str | None) -> RenderableType:
+    """Return where to learn what an exercise needs: its notebook, section and hint."""
+    table = Table.grid(padding=(0, 2, 0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    if lesson:
+        table.add_row("lesson", printable(lesson))
+    section = guide(exercise.verdicts[0])
+    if section is not None:
+        table.add_row("read", printable(f"{section.path}, “{section.heading}”"))
+    table.add_row("hint", hint_command(exercise))
+    return table

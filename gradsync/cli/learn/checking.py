@@ -82,11 +82,20 @@ def _check(
             continue  # a phase that is not begun is shown only if the previous one is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         passed = passed and done
-        render = partial(terminal.render, with_points=False) if chosen else progress.render
+        render = (
+            partial(terminal.render, with_points=False)
+            if chosen
+            else partial(progress.render, lessons=_lessons(course, phase))
+        )
         show(render, report)
         if chosen:
             _show_explain(course, report)
     return passed
+
+
+def _lessons(course: Course, phase: str) -> dict[str, str | None]:
+    """Return the notebook before each exercise, by the exercise's id."""
+    return {exercise.id: exercise.notebook for exercise in course.exercises(phase)}
 
 
 def _show_explain(course: Course, report: Report) -> None:

@@ -37,4 +37,6 @@ def hint(
     if number < len(chosen.hints):
         console.print(f"[dim]Next hint: gradsync hint {exercise} -n {number + 1}[/]")
     if (course.root / chosen.phase / "GUIDELINES.md").is_file():
-        console.print(f'[dim]Guide: {chosen.phase}/GUIDELINES.md, "{chosen.guide}"[/]')
+        console.print(f"[dim]Read: {chosen.phase}/GUIDELINES.md, “{chosen.guide}”[/]")
+    if chosen.notebook:
+        console.print(f"[dim]Lesson: {chosen.notebook}[/]")

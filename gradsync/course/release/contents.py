@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
 from gradsync.course.codes import CODES_FILE
+from gradsync.course.release.links import with_linked, without_dead_links
 from gradsync.course.release.notebooks import notebooks
 from gradsync.course.release.texts import texts
 from gradsync.course.release.visible_tests import visible_tests
@@ -17,9 +17,9 @@ from gradsync.course.templates import BEGIN, END, make_template
 
 GUIDE = "GUIDELINES.md"
 # Copied if the course has them.
-ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt", "docs/launching.md")
+ROOT_FILES = (SETTINGS_FILE, "LICENSE", "constraints.txt")
 LAUNCHING = "cluster"  # the folder of scripts for a cluster
-LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")  # of Markdown: the path of a picture or a page
+DOCS = "docs"  # its pages are added if a guide, a notebook or another page links to them
 WHEELS = "wheels"
 
 
@@ -46,26 +46,21 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
         found |= _phase(course, phase)
     found |= visible_tests(course, phases)
     found |= notebooks(course, phases)
+    found = with_linked(course.root, found, (*phases, DOCS))
     found |= texts(course, phases, wheel_path, found)
-    return dict(sorted(found.items()))
+    return dict(sorted(without_dead_links(found).items()))
 
 
 def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
-    """Return a phase's exercises, codes and templates, its guide and the files linked there."""
+    """Return a phase's exercises, codes, guide and templates."""
     folder = course.root / phase
     found = {
         f"{phase}/{name}": (folder / name).read_bytes()
-        for name in (EXERCISES_FILE, CODES_FILE)
+        for name in (EXERCISES_FILE, CODES_FILE, GUIDE)
         if (folder / name).is_file()
     }
     for file in course.files(phase):
         found[f"{phase}/{file}"] = template_of(course, phase, file).encode()
-    if (folder / GUIDE).is_file():
-        guide = (folder / GUIDE).read_text(encoding="utf-8")
-        found[f"{phase}/{GUIDE}"] = guide.encode()
-        found |= {
-            f"{phase}/{path}": (folder / path).read_bytes() for path in _linked(guide, folder)
-        }
     return found
 
 
@@ -90,11 +85,3 @@ def template_of(course: Course, phase: str, file: str) -> str:
             "`gradsync templates`."
         )
     return text
-
-
-def _linked(guide: str, folder: Path) -> Iterator[str]:
-    """Yield the files of the phase's folder that the guide shows or links to."""
-    for link in sorted(set(LINK.findall(guide))):
-        path = (folder / link).resolve()
-        if path.is_file() and path.is_relative_to(folder.resolve()) and path.suffix != ".py":
-            yield path.relative_to(folder.resolve()).as_posix()
