@@ -13,31 +13,28 @@
 # %% [markdown]
 # # 4. Averaging gradients
 #
-# N ranks compute N different gradients. Here they average them, and then train exactly like one
-# process. You also see the loss curves of six common mistakes.
+# N ranks compute N gradients. Here they average them and then train exactly like one process. You
+# also see the loss curves of six common mistakes.
 #
-# - **Afterwards you can** write a training step, an epoch and an evaluation for N ranks, and
-#   guess the mistake from a loss curve.
-# - **Time:** 20 minutes, and 20 more for the five exercises.
+# - **Time:** 20 minutes, and 30 more for the four exercises.
 # - **You need:** shares (notebook [2](02_splitting_data.ipynb)), all-reduce (notebook
-#   [3](03_all_reduce.ipynb)).
-
-# %% [markdown]
-# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
-# nothing.
+#   [1](01_what_is_a_rank.ipynb)).
+# - **Reference:** [Gradient aggregation](../phase1/GUIDELINES.md#gradient-aggregation), [The
+#   training step](../phase1/GUIDELINES.md#the-training-step) and [Epochs and
+#   evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation)
 
 # %%
+# On a hosted service this installs the course.
 try:
     import gradsync
 except ImportError:
     # %pip install --quiet "..[notebooks]"
     import gradsync
 
-# %%
 # %load_ext gradsync
 
 # %%
-import pictures_04
+import pictures_gradients
 import torch
 import torch.nn.functional as F
 from ipywidgets import interact
@@ -52,8 +49,8 @@ torch.set_num_threads(1)  # the tensors here are too small for more
 # %% [markdown]
 # ## One weight, four samples
 #
-# We begin with the smallest possible model: one weight `w`. It predicts `w * x`, and the loss of a
-# sample is `(w * x - y) ** 2`. There are four samples, and `w` is 0.
+# The smallest possible model has one weight `w`. It predicts `w * x`, and a sample's loss is `(w *
+# x - y) ** 2`. There are four samples, and `w` is 0.
 #
 # | sample | x | y | gradient at w = 0, which is −2xy |
 # |---|---|---|---|
@@ -62,16 +59,16 @@ torch.set_num_threads(1)  # the tensors here are too small for more
 # | 2 | 3 | 7 | −42 |
 # | 3 | 4 | 8 | −64 |
 #
-# Rank 0 gets samples 0 and 1. Rank 1 gets samples 2 and 3. Each rank computes the *mean* loss of
-# its own two samples and calls `backward`.
+# Rank 0 gets samples 0 and 1, rank 1 gets 2 and 3. Each computes the *mean* loss of its two
+# samples and calls `backward`.
 #
-# > **Predict, then run.** Which gradient does rank 0 have? Which one does rank 1 have? Which one
-# > would a single process have, with the mean over all four samples?
+# > **Predict, then run.** Which gradient does each rank have? Which one would a single process
+# > have, with the mean over all four?
 #
 # <details><summary>Answer</summary>
 #
-# Rank 0 has (−4 − 12) / 2 = −8. Rank 1 has (−42 − 64) / 2 = −53. A single process has (−4 − 12 − 42
-# − 64) / 4 = −30.5. That is the mean of −8 and −53.
+# Rank 0: (−4 − 12) ÷ 2 = −8. Rank 1: (−42 − 64) ÷ 2 = −53. One process: −122 ÷ 4 = −30.5, which is
+# the mean of −8 and −53.
 #
 # </details>
 
@@ -89,9 +86,6 @@ loss.backward()
 gradient = w.grad
 gradient
 
-# %% [markdown]
-# The notebook can collect the two gradients and compare their mean with the single process.
-
 # %%
 # %ranks pull gradient
 
@@ -104,14 +98,13 @@ print("mean of the two ranks:", torch.stack(gradient).mean().item())
 print("one process:          ", w.grad.item())
 
 # %% [markdown]
-# > **Predict, then run.** Now rank 0 gets samples 0, 1 and 2, and rank 1 gets sample 3 alone. Is
-# > the mean of the two gradients still −30.5?
+# > **Predict, then run.** Now rank 0 gets samples 0, 1 and 2, and rank 1 only sample 3. Is the
+# > mean of the two gradients still −30.5?
 #
 # <details><summary>Answer</summary>
 #
-# No. Sample 3 then counts as much as the three others together. The next cell shows −41.67. The
-# mean of means is the mean over all samples only if all ranks have the same number of samples. This
-# is why the sampler of notebook 2 adds padding.
+# No: (−58 ÷ 3 − 64) ÷ 2 = −41.7. A mean of means gives every rank the same weight, so ranks need
+# equally many samples. This is the second reason for padding.
 #
 # </details>
 
@@ -126,12 +119,9 @@ for shares in ([2, 2], [3, 1], [1, 3]):
 # %% [markdown]
 # ## A complete training run
 #
-# With the mean gradient, one step of N ranks equals one step of one process. Is that true for 60
-# steps, too? We train a small network on handwritten digits (1,797 images of 8 × 8 pixels). To see
-# many ranks at once, **we simulate the ranks in one process**: a list of N weight vectors
-# represents N ranks. Each simulated rank computes the gradient of its own share of the batch. Then
-# a function `agree` receives the list of all gradients. It returns the gradient that each rank will
-# use.
+# A small network learns scikit-learn's handwritten digits, in a simulation: N models in one
+# process. In each step every model gets its share of a global batch of 64 samples, and `agree`
+# turns the list of gradients into what the ranks use.
 
 # %%
 digits = load_digits()
@@ -177,13 +167,13 @@ def use_mean(gradients):
 
 
 # %% [markdown]
-# > **Predict, then run.** We run it with 1 rank and with 8 ranks. The global batch has 64 samples
-# > in both cases, so a rank gets 64 or 8 of them. How far apart are the two loss curves?
+# > **Predict, then run.** We run it with 1 rank and with 8 ranks, so a rank gets 64 or 8 samples
+# > per step. How far apart are the two loss curves?
 #
 # <details><summary>Answer</summary>
 #
-# They are the same curve. The largest difference is about 0.0000001. It comes from rounding: 8
-# ranks add the same numbers in a different order.
+# They are the same curve, but for rounding: 8 ranks add the same numbers in another order. The
+# difference is less than a hundred-thousandth.
 #
 # </details>
 
@@ -192,16 +182,16 @@ one, _ = simulate(1, use_mean)
 eight, _ = simulate(8, use_mean)
 difference = max(abs(a - b) for a, b in zip(one, eight, strict=True))
 print(f"largest difference of the losses: {difference:.1e}")
-pictures_04.same_curve(one, eight)
+pictures_gradients.same_curve(one, eight)
 
 # %% [markdown]
 # This is the rule of data-parallel training: **N ranks with B samples each compute the same as one
-# process with all N · B samples.** When you change something later, test it against this rule.
+# process with all N·B.** When you change something later, test it against this rule.
 #
 # ## Six mistakes and their curves
 #
-# Each mistake below changes one thing in the simulation. An all-reduce computes only the *sum*.
-# Everything else is your own code, and can be wrong.
+# Each mistake changes one thing. An all-reduce computes only the *sum*; everything around it is
+# your own code.
 
 
 # %%
@@ -239,45 +229,41 @@ runs = {
     "each rank starts differently": simulate(N, use_mean, starts=own_starts),
     "gradients never cleared": simulate(N, NeverCleared()),
 }
-pictures_04.beside_one_process(one, {name: losses for name, (losses, _) in runs.items()})
+pictures_gradients.beside_one_process(one, {name: losses for name, (losses, _) in runs.items()})
 
 # %% [markdown]
-# Look at "no averaging" and "only rank 0 has the mean". The loss goes down. If you see only rank
-# 0's curve, you will think that the training code is correct.
+# Look at "no averaging" and "only rank 0 has the mean". The loss goes down. From rank 0's curve
+# alone you would call this code correct.
 #
 # > **Predict, then run.** After the 60 steps, which of the six mistakes leave the ranks with
 # > *different* models?
 #
 # <details><summary>Answer</summary>
 #
-# Three of them: "no averaging", "only rank 0 has the mean" and "each rank starts differently". In
-# the other three all ranks make the same wrong step, so their models stay equal. So a comparison of
-# the ranks' weights finds some mistakes, and a comparison with one process finds all of them.
+# "no averaging", "only rank 0 has the mean" and "each rank starts differently". With the other
+# three, all ranks make the same wrong step. So comparing the ranks' weights finds some mistakes,
+# and comparing with one process finds all of them.
 #
 # </details>
 
 # %%
-print(f"{'':28}largest difference between two ranks' weights")
+print(f"{'':30}largest difference between two ranks' weights")
 for name, (_, ranks) in runs.items():
     stacked = torch.stack(ranks)
-    print(f"{name:28}{(stacked.amax(0) - stacked.amin(0)).max():.3f}")
+    print(f"{name:30}{(stacked.amax(0) - stacked.amin(0)).max():.3f}")
 
 # %% [markdown]
-# The row "each rank starts differently" has a difference from the first step to the last. All ranks
-# add the same update, so the distance between them never changes. This is why training begins with
-# a broadcast (notebook 3).
-#
 # ### A mistake that is hard to notice on two ranks
 #
-# The sum is N times the mean. So it has the same effect as a learning rate that is N times too
-# large. Move the slider to 2 ranks. Would you notice the mistake there?
+# The sum is N times the mean, as if the learning rate were N times too large. Would you notice it
+# with 2 ranks?
 
 
 # %%
 def sum_and_mean(ranks=8, learning_rate=0.3):
     summed, _ = simulate(ranks, use_sum, lr=learning_rate)
     right, _ = simulate(1, use_mean, lr=learning_rate)
-    pictures_04.sum_against_mean(right, summed, ranks)
+    pictures_gradients.sum_against_mean(right, summed, ranks)
 
 
 interact(sum_and_mean, ranks=(1, 16), learning_rate=(0.05, 0.6, 0.05))
@@ -285,22 +271,21 @@ sum_and_mean(2)  # a static page shows two positions of the slider: 2 ranks ...
 sum_and_mean(8)  # ... and 8 ranks
 
 # %% [markdown]
-# On 2 ranks the model even learns faster with the sum, because the learning rate of 0.3 was small.
-# On 8 ranks it does not learn at all. Test on more than two ranks.
+# On 2 ranks the model even learns faster, because the learning rate of 0.3 was small. On 8 ranks
+# it does not learn at all. Test on more than two ranks.
 #
 # ## A gradient that is missing
 #
-# Some models have branches. If a rank's samples did not go through a branch, the rank has no
-# gradient for the parameters of the branch: `grad` is `None` there. It is tempting to skip such a
-# parameter. We try it on two real ranks, with plain tensors for the gradients of a `gate` and of a
-# `last` layer. Rank 1 did not use the gate.
+# If a rank's samples did not go through some branch of a model, `grad` is `None` there. It is
+# tempting to skip such a parameter. Here are plain tensors for the gradients of a `gate` and of a
+# `last` layer; rank 1 did not use the gate.
 #
-# > **Predict, then run.** What happens in the next cell?
+# > **Predict, then run.** What happens?
 #
 # <details><summary>Answer</summary>
 #
-# A deadlock. Rank 0 calls two all-reduces and rank 1 calls one. Calls have no names, so rank 1's
-# `last` is added to rank 0's `gate`. Rank 0 then waits for a second call that rank 1 never makes.
+# A deadlock. Rank 0 calls two all-reduces, rank 1 one. Calls have no names, so rank 1's `last` is
+# added to rank 0's `gate`, and rank 0 waits for a second call that rank 1 never makes.
 #
 # </details>
 
@@ -316,24 +301,23 @@ for gradient in present:
     dist.all_reduce(gradient)
 
 # %% [markdown]
-# The ranks are still running, with all their variables. What is in the gate now? (Do not look at
-# rank 0's `last`: its all-reduce was interrupted, so the content of `last` is undefined.)
+# The ranks still have their variables. What is in the gate now?
 
 # %%
 # %%ranks 2
 print("gate:", gate[0].item())
 
 # %% [markdown]
-# Rank 0's gate is 6 = 1 + 5. That is the gate of rank 0 plus the *last layer* of rank 1.
+# Rank 0's gate is 6 = 1 + 5: its own gate plus rank 1's *last layer*.
 #
-# > **Predict, then run.** Now rank 0 skips a parameter, too: its `bias`. So both ranks make two
-# > calls. Is there a deadlock? Which numbers will you see?
+# > **Predict, then run.** Now rank 0 skips a parameter, too: its `bias`. Is there a deadlock?
+# > Which numbers will you see?
 #
 # <details><summary>Answer</summary>
 #
-# There is no deadlock and no error. The first call adds rank 0's gate to rank 1's last layer: 1 + 5
-# = 6. The second adds rank 0's last layer to rank 1's bias: 5 + 100 = 105. Both ranks continue with
-# wrong numbers. This is worse than a deadlock.
+# No deadlock and no error: both ranks make two calls. The first adds rank 0's gate to rank 1's
+# last layer, 1 + 5 = 6, the second rank 0's last layer to rank 1's bias, 5 + 100 = 105. Both
+# continue with wrong numbers, which is worse than a deadlock.
 #
 # </details>
 
@@ -349,20 +333,16 @@ for name, gradient in gradients.items():
 {name: gradient.item() for name, gradient in gradients.items() if name != missing}
 
 # %% [markdown]
-# So every rank must make the same calls. The calls may depend on values that are the same on *all*
-# ranks. They must not depend on values that differ between ranks. Whether a parameter is **frozen**
-# (`requires_grad` is False) is the same on all ranks. Whether its gradient is **missing** depends
-# on the samples of this rank.
-#
-# In one process, a sample that does not use a parameter adds zero to its gradient. Remember that
-# for the exercise.
+# So all ranks make the same calls, and these may depend only on what is the same on all of them.
+# Whether a parameter is **frozen** is; whether its gradient is **missing** depends on the rank's
+# samples. In one process, a sample that does not use a parameter adds zero to its gradient.
 #
 # ## Exercise: `average_gradients`
 #
-# Replace each rank's gradients by their mean over the ranks. If a parameter has no gradient on some
-# ranks, these ranks contribute zeros. Always divide by the world size. Ignore frozen parameters.
+# Replace each rank's gradients by their mean over all ranks. A missing gradient counts as zero;
+# frozen parameters are left alone.
 #
-# Read [Gradient aggregation](../phase1/GUIDELINES.md#gradient-aggregation). For a hint, run
+# Reference: [Gradient aggregation](../phase1/GUIDELINES.md#gradient-aggregation). For a hint, run
 # `!gradsync hint average_gradients` in a new cell.
 
 
@@ -376,21 +356,12 @@ def average_gradients(model: nn.Module) -> None:
 check("average_gradients", average_gradients)
 
 # %% [markdown]
-# ## The training step
-#
-# A step in one process has five parts: clear the gradients, forward, loss, backward, update. The
-# averaging belongs between two of them, as in the simulation above. The simulation also shows what
-# happens if the gradients are not cleared.
-#
-# The step also returns a loss. But each rank has only the loss of its own share.
-#
 # ## Exercise: `train_step`
 #
-# Take one optimizer step on this rank's batch, with averaged gradients. `batch` is a pair of inputs
-# and targets; move it to the device of the model first. Return the loss as a `float`: the mean over
-# all ranks, which is the same number on each rank.
+# Take one step with averaged gradients. The averaging belongs between two of the five parts of a
+# step: clear, forward, loss, backward, update. Return the mean loss over all ranks.
 #
-# Read [The training step](../phase1/GUIDELINES.md#the-training-step). For a hint, run
+# Reference: [The training step](../phase1/GUIDELINES.md#the-training-step). For a hint, run
 # `!gradsync hint train_step` in a new cell.
 
 
@@ -406,13 +377,12 @@ check("train_step", train_step)
 # %% [markdown]
 # ## Means of unequal batches
 #
-# An epoch has twelve samples in batches of 5, 5 and 2. Their mean losses are 1.0, 1.0 and 4.0.
-#
-# > **Predict, then run.** What is the mean loss per sample?
+# > **Predict, then run.** An epoch has batches of 5, 5 and 2 samples with the mean losses 1.0, 1.0
+# > and 4.0. What is the mean loss per sample?
 #
 # <details><summary>Answer</summary>
 #
-# (5 × 1 + 5 × 1 + 2 × 4) / 12 = 1.5. The mean of the three means is 2.0: it gives two of the twelve
+# (5 × 1 + 5 × 1 + 2 × 4) ÷ 12 = 1.5. The mean of the three means is 2.0: it gives two of twelve
 # samples a third of the weight.
 #
 # </details>
@@ -424,17 +394,26 @@ weighted = sum(size * loss for size, loss in zip(sizes, batch_losses, strict=Tru
 print("mean over the samples:", weighted / sum(sizes))
 
 # %% [markdown]
-# Sums and counts can be added over batches and over ranks. Means cannot. So add up sums and counts,
+# Ranks are no different from batches. Rank 0 classifies 45 of 50 samples correctly, rank 1 one of
+# 5:
+
+# %%
+right, samples = [45, 1], [50, 5]
+accuracies = [r / s for r, s in zip(right, samples, strict=True)]
+print(f"accuracies of the ranks: {accuracies}, their mean: {sum(accuracies) / 2:.1%}")
+print(f"over all samples: {sum(right)} of {sum(samples)}, that is {sum(right) / sum(samples):.1%}")
+
+# %% [markdown]
+# Sums and counts can be added over batches and over ranks; means can't. So add up sums and counts,
 # and divide once, at the end.
 #
 # ## Exercise: `train_epoch`
 #
-# Train on every batch of the loader once, in training mode. If the sampler of the loader has
-# `set_epoch`, call it first. Without this call, each epoch has the same order (notebook 2). Return
-# the mean loss over all samples of all ranks, so a smaller last batch has less weight.
+# Train on every batch of the loader once, in this epoch's order, and return the mean loss over all
+# samples of all ranks.
 #
-# Read [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint, run
-# `!gradsync hint train_epoch` in a new cell.
+# Reference: [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint,
+# run `!gradsync hint train_epoch` in a new cell.
 
 
 # %%
@@ -447,37 +426,23 @@ def train_epoch(model: nn.Module, loader: DataLoader, loss_fn, optimizer, epoch:
 check("train_epoch", train_epoch)
 
 # %% [markdown]
-# ## Evaluating on N ranks
-#
-# The same mistake is possible with ranks instead of batches. Rank 0 classifies 45 of 50 samples
-# correctly, rank 1 classifies 1 of 5.
-
-# %%
-right, samples = [45, 1], [50, 5]
-accuracies = [r / s for r, s in zip(right, samples, strict=True)]
-print(f"accuracies of the ranks: {accuracies}, their mean: {sum(accuracies) / 2:.1%}")
-print(f"over all samples: {sum(right)} of {sum(samples)}, that is {sum(right) / sum(samples):.1%}")
-
-# %% [markdown]
 # > **Predict.** `evaluate` calls an all-reduce after each batch. Rank 0 has three batches and rank
-# > 1 has none. What happens?
+# > 1 none. What happens?
 #
 # <details><summary>Answer</summary>
 #
-# A deadlock: rank 0 waits in its first all-reduce, and rank 1 never calls one. So the number of
-# collectives must not depend on the number of batches. A rank without samples must contribute
-# zeros.
+# A deadlock. The number of collectives must not depend on the number of batches, and a rank
+# without samples contributes zeros.
 #
 # </details>
 #
-# ## Exercise: `evaluate` of phase 1
+# ## Exercise: `evaluate`
 #
-# Return a dictionary with `loss`, `accuracy` (0 to 1) and `samples`, counted over all ranks. Every
-# rank gets the same numbers. Compute no gradients, use evaluation mode, and afterwards restore the
-# previous mode of each module.
+# Return `loss`, `accuracy` and `samples`, counted over all ranks and the same on every rank. No
+# gradients, evaluation mode, and the previous mode afterwards.
 #
-# Read [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint, run
-# `!gradsync hint phase1/evaluate` in a new cell.
+# Reference: [Epochs and evaluation](../phase1/GUIDELINES.md#epochs-and-evaluation). For a hint,
+# run `!gradsync hint phase1/evaluate` in a new cell.
 
 
 # %%
@@ -490,64 +455,14 @@ def evaluate(model: nn.Module, loader: DataLoader, loss_fn) -> dict:
 check("phase1/evaluate", evaluate)
 
 # %% [markdown]
-# ## Padding and the accuracy
-#
-# A loader with a padded sampler repeats the first samples, so that all ranks get the same number of
-# samples. In training this does little harm. In an evaluation these samples count twice.
-#
-# > **Predict, then run.** A model classifies 22 of 25 samples correctly: 88 %. The three others are
-# > the first samples. What is the accuracy with padding on 4 ranks? Does it depend on the number of
-# > ranks?
-#
-# <details><summary>Answer</summary>
-#
-# On 4 ranks there are 28 samples, 7 for each rank. The first three count twice, so 22 of 28 are
-# correct: 78.6 %. The accuracy changes with the number of ranks, so two runs can't be compared.
-#
-# </details>
-
-# %%
-is_right = [False] * 3 + [True] * 22
-padded = {}
-for num_ranks in range(1, 17):
-    extra = -len(is_right) % num_ranks  # number of samples that the padding repeats
-    counted = is_right + is_right[:extra]
-    padded[num_ranks] = sum(counted) / len(counted)
-pictures_04.padded_accuracy(padded, sum(is_right) / len(is_right))
-
-# %% [markdown]
-# ## Exercise: `evaluate` of phase 2
-#
-# Return the same three numbers, but count each sample of the dataset exactly once, on any number of
-# ranks. The function takes a dataset instead of a loader, because it splits the samples itself.
-# Some ranks may get fewer samples than others, or none.
-#
-# If you want to use your `shard_without_padding` of notebook 2, copy it into a cell above this one:
-# each notebook has its own functions.
-#
-# Read [Evaluation without padding](../phase2/GUIDELINES.md#evaluation-without-padding). For a hint,
-# run `!gradsync hint phase2/evaluate` in a new cell.
-
-
-# %%
-def evaluate(model: nn.Module, dataset, loss_fn, batch_size: int) -> dict:
-    """Return loss, accuracy and samples over the dataset, each sample counted exactly once."""
-    raise NotImplementedError("phase2/evaluate")  # write this
-
-
-# %%
-check("phase2/evaluate", evaluate)
-
-# %% [markdown]
 # ## What to remember
 #
-# - The mean of the ranks' gradients is the gradient of the global batch, if all ranks have the same
-#   number of samples.
+# - The mean of the ranks' gradients is the gradient of the global batch, if all ranks have equally
+#   many samples.
 # - An all-reduce computes the sum. Divide it by the world size, once.
-# - A falling loss proves nothing. Compare with one process, and compare the weights of the ranks.
-# - Every rank makes the same calls, even a rank without gradients or samples.
-# - Add up sums and counts, and divide at the end. A mean of means is a different number.
+# - A falling loss proves nothing. Compare with one process, and the ranks' weights with each
+#   other.
+# - Every rank makes the same calls, even without gradients or samples.
+# - Add up sums and counts, and divide at the end.
 #
-# ## Next
-#
-# [5. Deadlocks](05_deadlocks.ipynb): five ways to make ranks wait forever, and how to fix them.
+# **Next:** [5. Deadlocks and checkpoints](05_deadlocks.ipynb)

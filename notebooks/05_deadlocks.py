@@ -11,29 +11,27 @@
 # ---
 
 # %% [markdown]
-# # 5. Deadlocks
+# # 5. Deadlocks and checkpoints
 #
 # A *deadlock* is a wait that can never end: a rank waits for a call that another rank will never
-# make. The program does not crash and prints nothing. It just hangs. Here you make five kinds of
-# deadlock on purpose, read their explanations and fix them.
+# make. Here you make five kinds on purpose, read their explanations and fix them. The last part is
+# about the file from which training can continue.
 #
-# - **Afterwards you can** read a deadlock's explanation, find the line to change, and recognise a
-#   deadlock in code before it runs.
-# - **Time:** 20 minutes, and 20 more for the two exercises.
-# - **You need:** collectives (notebooks [1](01_what_is_a_rank.ipynb) and [3](03_all_reduce.ipynb)).
-
-# %% [markdown]
-# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
-# nothing.
+# - **Time:** 20 minutes, and 45 more for the three exercises.
+# - **You need:** collectives (notebooks [1](01_what_is_a_rank.ipynb) and
+#   [3](03_launching_ranks.ipynb)).
+# - **Reference:** [Deadlocks](../phase1/GUIDELINES.md#deadlocks),
+#   [Checkpoints](../phase1/GUIDELINES.md#checkpoints) and
+#   [Training](../phase1/GUIDELINES.md#training)
 
 # %%
+# On a hosted service this installs the course.
 try:
     import gradsync
 except ImportError:
     # %pip install --quiet "..[notebooks]"
     import gradsync
 
-# %%
 # %load_ext gradsync
 
 # %%
@@ -41,7 +39,7 @@ import pickle
 import tempfile
 from pathlib import Path
 
-import pictures_05
+import pictures_deadlocks
 from torch import nn
 
 from gradsync.notebook import check
@@ -49,8 +47,8 @@ from gradsync.notebook import check
 folder = tempfile.mkdtemp()  # for the files of the last part
 
 # %% [markdown]
-# The same four ranks run all cells of this notebook. Each keeps a list, `survived`. The list gets
-# an entry *before* each deadlock. At the end you will see whether the lists still exist.
+# The same four ranks run all cells. Each keeps a list, `survived`, which gets an entry *before*
+# each deadlock. At the end you will see whether the lists still exist.
 
 # %%
 # %%ranks 4
@@ -72,14 +70,14 @@ def mean_over_ranks(value):
 # %% [markdown]
 # ## 1. A rank that is missing
 #
-# "Only rank 0 prints, so only rank 0 needs the mean loss." This idea leads to the next cell.
+# "Only rank 0 prints, so only rank 0 needs the mean loss."
 #
-# > **Predict, then run.** Which ranks wait? In which line? What do the other ranks do?
+# > **Predict, then run.** Which ranks wait, in which line? What do the others do?
 #
 # <details><summary>Answer</summary>
 #
-# Rank 0 waits in the `all_reduce` inside `mean_over_ranks`. Ranks 1, 2 and 3 skip the `if` and have
-# finished. They will never call `all_reduce`, so rank 0 would wait forever.
+# Rank 0 waits in the `all_reduce` inside `mean_over_ranks`. The others skip the `if` and have
+# finished, so rank 0 would wait forever.
 #
 # </details>
 
@@ -92,22 +90,13 @@ if rank == 0:
     print("mean loss:", mean_over_ranks(my_loss))
 
 # %% [markdown]
-# ### How to read the explanation
+# **How to read it.** First look at the ranks that are *missing*, not at those that wait. What do
+# they do instead: have they returned, are they in another call, or dead? `all_reduce #1` is the
+# first all-reduce of this cell. The line is the one where a rank *waits*, here inside the
+# function; the mistake is the `if` in another cell. In the picture a hatched bar is a call that
+# waits forever, and a dashed box a call that a rank never made.
 #
-# 1. **Which ranks are missing?** The first part names the ranks that did not make the call. Look
-#    for the mistake there, not at the ranks that wait.
-# 2. **What do they do instead?** They may have returned, be in a different call, or have died.
-# 3. **In which call do the others wait?** `all_reduce #1` is the first all-reduce of this cell.
-# 4. **Which line?** `In [4]:13` is line 13 of the cell with the number 4. It is the line in which a
-#    rank *waits*. Here it is inside the function. The mistake is in another cell: it is the `if`.
-#
-# In the picture, time runs from left to right. A hatched bar is a call that waits forever. A dashed
-# box is a call that a rank never made.
-#
-# ### The fix
-#
-# All ranks call the function, and only rank 0 *prints*. The cell runs on the same four ranks, and
-# uses the variable `my_loss` from the previous cell.
+# **The fix:** all ranks call the function, and only rank 0 *prints*.
 
 # %%
 # %%ranks 4
@@ -118,18 +107,16 @@ if rank == 0:
 # %% [markdown]
 # ## 2. A different order
 #
-# Collectives have no names. The second call of one rank is matched with the second call of every
-# other rank, whatever the calls are for. Below, all ranks make the same two calls, but rank 2 makes
-# them in a different order. In real code this happens when the order comes from a `set`, or from a
-# list of files in a folder.
+# The second call of one rank is matched with the second call of every other, whatever the calls
+# are for. Here rank 2 makes the same two calls in another order. In real code the order comes from
+# a `set`, or from a list of files in a folder.
 #
-# > **Predict, then run.** Which rank will the explanation name? Does the first call of any rank
-# > complete?
+# > **Predict, then run.** Which rank will the explanation name? Does any first call complete?
 #
 # <details><summary>Answer</summary>
 #
-# It names rank 2: three ranks call `all_reduce` first and one calls `barrier` first, so the mistake
-# is probably on rank 2. No first call completes, because each needs all four ranks.
+# Rank 2: three ranks call `all_reduce` first and one calls `barrier`. No first call completes,
+# because each needs all four ranks.
 #
 # </details>
 
@@ -149,9 +136,8 @@ for step in steps:
         dist.barrier()
 
 # %% [markdown]
-# **The fix:** choose an order that is the same on all ranks. Sort the names, for example. We also
-# create `samples` again. The interrupted `all_reduce` works in place, so the content of `samples`
-# is undefined.
+# **The fix:** an order that is the same on all ranks, for example a sorted one. (`samples` is made
+# again, because the interrupted `all_reduce` left it undefined.)
 
 # %%
 # %%ranks 4
@@ -167,18 +153,16 @@ samples.item()
 # %% [markdown]
 # ## 3. A different shape, or a different root
 #
-# This time all ranks make the call, in the right order. But their *arguments* differ. The last
-# batch of rank 3 has two samples, the batches of the other ranks have three, and the code adds up
-# the losses of single samples.
+# All ranks make the call, but their *arguments* differ. The last batch of rank 3 has two samples,
+# those of the others three.
 #
 # > **Predict, then run.** Without `%%ranks`, would this code raise an error, or would it wait?
 #
 # <details><summary>Answer</summary>
 #
-# It depends. The library that sends the messages (gloo) does not compare shapes. If a message is
-# too large, the *receiver* aborts, although the mistake may be on another rank. If a message is too
-# small, the numbers can be wrong without any error. `%%ranks` compares the shapes before any data
-# is sent.
+# It depends. gloo does not compare shapes. If a message is too large, the *receiver* aborts,
+# although the mistake may be elsewhere; if it is too small, the numbers may be wrong without any
+# error. `%%ranks` compares shapes before any data is sent.
 #
 # </details>
 
@@ -190,8 +174,7 @@ losses = torch.tensor([0.5, 0.4, 0.3])[: 2 if rank == 3 else 3]
 dist.all_reduce(losses)
 
 # %% [markdown]
-# **The fix:** send a tensor whose shape does not depend on the batch. The sum and the number of
-# samples are always two numbers.
+# **The fix:** send a tensor whose shape does not depend on the batch, such as a sum and a count.
 
 # %%
 # %%ranks 4
@@ -202,8 +185,7 @@ dist.all_reduce(sum_and_count)
 print(f"{sum_and_count[1]:.0f} samples, mean loss {sum_and_count[0] / sum_and_count[1]:.3f}")
 
 # %% [markdown]
-# The *root* of a broadcast is the rank that sends. All ranks must name the same one. Here each of
-# the four ranks names itself:
+# The *root* of a broadcast is the rank that sends. Here each rank names itself:
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -212,25 +194,19 @@ weight = torch.tensor(float(rank))
 
 dist.broadcast(weight, src=rank)
 
-# %%
-# %%ranks 4
-weight = torch.tensor(float(rank + 5))
-dist.broadcast(weight, src=0)
-weight.item()
-
 # %% [markdown]
 # ## 4. A circle of sends
 #
-# `send` and `recv` are calls between two ranks. Each rank sends a tensor to the next rank, and
-# receives one from the rank before. The last rank sends to rank 0. With gloo, `send` returns only
-# when the receiver takes the message.
+# `send` and `recv` are calls between two ranks. Each rank sends to the next one and receives from
+# the one before; the last sends to rank 0. With gloo, `send` returns only when the receiver takes
+# the message.
 #
 # > **Predict, then run.** Every rank first sends and then receives. Which rank receives?
 #
 # <details><summary>Answer</summary>
 #
-# None. Rank 0 waits until rank 1 receives. But rank 1 is in its own `send` and waits for rank 2,
-# which waits for rank 3, which waits for rank 0.
+# None. Rank 0 waits for rank 1 to receive, which is in its own `send` and waits for rank 2, and so
+# on around the circle.
 #
 # </details>
 
@@ -244,11 +220,11 @@ dist.send(mine, after)
 dist.recv(received, before)
 
 # %%
-pictures_05.circle()
+pictures_deadlocks.circle()
 
 # %% [markdown]
-# **The fix:** break the circle. It is enough if some ranks receive first. Here the ranks with odd
-# numbers receive first. (There are other ways: calls that do not wait, such as `isend`.)
+# **The fix:** some ranks receive first, here those with odd numbers. (Calls that do not wait, such
+# as `isend`, are another way.)
 
 # %%
 # %%ranks 4
@@ -264,7 +240,7 @@ print(f"received {received.item():.0f} from rank {before}")
 # %% [markdown]
 # ## 5. A loop whose length depends on the data
 #
-# Each rank trains until *its own* loss is below 0.2. Every round calls a collective. The losses
+# Each rank trains until *its own* loss is below 0.2, with a collective in every round. The losses
 # begin at 0.9, 0.7, 0.5 and 0.3, and each round halves them.
 #
 # > **Predict, then run.** How many rounds does each rank need? Which rank is missing first, and in
@@ -272,8 +248,8 @@ print(f"received {received.item():.0f} from rank {before}")
 #
 # <details><summary>Answer</summary>
 #
-# Ranks 0 to 3 need 3, 2, 2 and 1 rounds. All four take part in round 1. Rank 3 then leaves the
-# loop, so it is missing in round 2: `all_reduce #2`.
+# Ranks 0 to 3 need 3, 2, 2 and 1 rounds. Rank 3 leaves the loop after the first, so it is missing
+# in `all_reduce #2`.
 #
 # </details>
 
@@ -288,9 +264,7 @@ while my_loss > 0.2:
     mean = mean_over_ranks(my_loss)
 
 # %% [markdown]
-# **The fix:** all ranks must make the same decision, so they must use a number that is the same on
-# all of them. The mean is such a number. The first line shows which round each rank had entered
-# when the deadlock ended the cell.
+# **The fix:** decide by a number that is the same on all ranks, such as the mean.
 
 # %%
 # %%ranks 4
@@ -307,7 +281,8 @@ print(f"done after {rounds} rounds, mean {mean:.3f}")
 # %% [markdown]
 # ## Test yourself: a deadlock that hides an error
 #
-# Read only the cell and its explanation. What went wrong on rank 1 *before* it entered the barrier?
+# Read only the cell and its explanation. What went wrong on rank 1 *before* it entered the
+# barrier?
 
 # %% tags=["raises-exception"]
 # %%ranks 4
@@ -320,36 +295,26 @@ finally:
 # %% [markdown]
 # <details><summary>Answer</summary>
 #
-# Rank 1's batch is empty, so `batches[rank][0]` raised an `IndexError` there. But before Python can
-# show an exception, it runs the `finally`. There rank 1 waits for the others, and they wait for
-# rank 1 in `all_reduce`. The error message is never printed. So **put no collective into a
-# `finally`**. A rank that fails should end with its error.
+# Rank 1's batch is empty, so `batches[rank][0]` raised an `IndexError`. Before Python can show it,
+# the `finally` runs, where rank 1 waits for ranks that wait for rank 1. So **put no collective
+# into a `finally`**: a rank that fails should end with its error.
 #
 # </details>
-#
-# Without the `finally` you see the error at once:
 
 # %% tags=["raises-exception"]
 # %%ranks 4
 mean = mean_over_ranks(batches[rank][0])
 
-# %% [markdown]
-# ## All five, and the ranks that survived them
-#
-# The letters are the calls of each rank, in the order in which it makes them. A hatched call waits
-# forever.
-
 # %%
-pictures_05.five_kinds()
+pictures_deadlocks.five_kinds()
 
 # %% [markdown]
-# > **Predict, then run.** What is in the list `survived` on rank 0? And how many different
-# > processes has this notebook used so far?
+# > **Predict, then run.** What is in the list `survived` on rank 0?
 #
 # <details><summary>Answer</summary>
 #
-# All six entries: five kinds, and the wrong root. The four processes are still the same as at the
-# beginning. After a deadlock they only get a new process group.
+# All six entries: five kinds, and the wrong root. The four processes are those of the beginning;
+# after a deadlock they only get a new process group.
 #
 # </details>
 
@@ -360,17 +325,15 @@ print(f"{len(survived)} deadlocks survived:", *survived, sep="\n- ")
 # %% [markdown]
 # ## Checkpoints: one rank writes, the others wait
 #
-# A *checkpoint* is a file from which training can continue. All ranks have the same model, so only
-# rank 0 writes it. Two things can go wrong between rank 0 and the others. In the first case, the
-# ranks do not wait although they should.
+# All ranks have the same model, so only rank 0 writes it.
 #
-# > **Predict, then run.** Rank 0 needs 0.2 seconds to write. What does `path.exists()` show on each
-# > rank?
+# > **Predict, then run.** Rank 0 needs 0.2 seconds to write. What does `path.exists()` show on
+# > each rank?
 #
 # <details><summary>Answer</summary>
 #
-# True on rank 0, and False on the three others. They do not wait for rank 0, so they check for the
-# file too early. A rank that loads the file at this moment fails with "file not found".
+# True on rank 0, and False on the others, which look too early. A rank that loads the file at this
+# moment fails.
 #
 # </details>
 
@@ -389,13 +352,13 @@ if rank == 0:
 path.exists()
 
 # %% [markdown]
-# So a barrier is missing. It must be in the right place.
+# So a barrier is missing.
 #
 # > **Predict, then run.** What happens now?
 #
 # <details><summary>Answer</summary>
 #
-# A deadlock of the first kind. Only rank 0 enters the `if`, so only rank 0 calls `barrier`.
+# A deadlock of the first kind: only rank 0 enters the `if`, so only rank 0 calls `barrier`.
 #
 # </details>
 
@@ -408,7 +371,7 @@ if rank == 0:
 # %% [markdown]
 # ### An incomplete file
 #
-# A cluster may stop a job at any moment, even while it writes a file.
+# A cluster may stop a job at any moment, even while it writes.
 
 # %%
 file = Path(folder) / "model.txt"
@@ -422,21 +385,19 @@ except KeyboardInterrupt:
     print("in the file now:", file.read_text())
 
 # %% [markdown]
-# The weights of epoch 4 are incomplete, and the weights of epoch 3 are lost.
-#
-# > **Predict.** How could you write the file so that a complete file exists at every moment?
+# > **Predict.** The new weights are incomplete and the old ones are lost. How could you write so
+# > that a complete file exists at every moment?
 #
 # <details><summary>Answer</summary>
 #
-# Write a file with a different name in the same folder, and rename it at the end. Renaming is a
-# single step for the file system: before this step, the name refers to the old file, and after it
-# to the new file.
+# Write a file with another name in the same folder, and rename it at the end. Renaming is a single
+# step for the file system.
 #
 # </details>
 #
 # ### A file that runs code
 #
-# PyTorch's files are *pickles*, and a pickle may contain a call that runs when the file is loaded.
+# PyTorch's files are *pickles*, and a pickle may contain a call that runs when the file is loaded:
 
 
 # %%
@@ -449,17 +410,15 @@ downloaded = pickle.dumps({"weights": [0.1, 0.2], "extra": Innocent()})
 _ = pickle.loads(downloaded)
 
 # %% [markdown]
-# So loading a checkpoint of unknown origin can run a program of unknown origin. `torch.load` has an
-# argument that makes it accept only tensors and plain values.
+# `torch.load` has an argument that makes it accept only tensors and plain values.
 #
 # ## Exercise: `save_checkpoint`
 #
-# Only rank 0 writes the states of the model and of the optimizer, and the epoch. The file is always
-# complete: if the job is stopped in the middle, the old file still exists. When the function
-# returns, on any rank, the new file exists.
+# On rank 0, write the states of model and optimizer, and the epoch, whole or not at all. When the
+# function returns, on any rank, the new file exists.
 #
-# Read [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run
-# `!gradsync hint save_checkpoint` in a new cell.
+# Reference: [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run `!gradsync hint
+# save_checkpoint` in a new cell.
 
 
 # %%
@@ -474,13 +433,11 @@ check("save_checkpoint", save_checkpoint)
 # %% [markdown]
 # ## Exercise: `load_checkpoint`
 #
-# Put the saved states into the model and the optimizer, and return the epoch. Each rank reads the
-# file itself: there is no collective, and it works without a process group. Code in the file must
-# not run.
+# Put the saved states into model and optimizer, and return the epoch. Each rank reads for itself.
+# (The check calls your `save_checkpoint`, too.)
 #
-# Read [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run
-# `!gradsync hint load_checkpoint` in a new cell. (The tests of `load_checkpoint` also call
-# your `save_checkpoint`.)
+# Reference: [Checkpoints](../phase1/GUIDELINES.md#checkpoints). For a hint, run `!gradsync hint
+# load_checkpoint` in a new cell.
 
 
 # %%
@@ -493,15 +450,45 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer) -> int:
 check("load_checkpoint", load_checkpoint)
 
 # %% [markdown]
+# ## The whole training run
+#
+# You have all the pieces: the same weights on every rank (notebook 3), the loaders (2), an epoch
+# of steps and an evaluation (4).
+#
+# ## Exercise: `train`
+#
+# Broadcast, loaders, SGD, epochs; after each epoch, evaluate. Every rank returns the same history,
+# and only rank 0 prints.
+#
+# The check takes the functions that `train` calls from this notebook if you define them here,
+# otherwise from your files in `phase1/`. So copy them there first.
+#
+# Reference: [Training](../phase1/GUIDELINES.md#training). For a hint, run `!gradsync hint
+# phase1/train` in a new cell.
+
+
+# %%
+def train(
+    info, model, train_dataset, val_dataset, *, epochs: int, batch_size: int, lr: float, seed=0
+) -> list[dict]:
+    """Train a model on all ranks; return the losses and the accuracy of each epoch."""
+    raise NotImplementedError("phase1/train")  # write this
+
+
+# %%
+check("phase1/train", train)
+
+# %% [markdown]
+# Once everything is in your files and `gradsync check` has no more to say, train for real:
+# `gradsync train` uses your trainer.
+#
 # ## What to remember
 #
-# - Look for the mistake on the rank that is missing, not on the ranks that wait.
-# - For each collective, ask: is there a rank that, with some data, does not call it?
-# - A branch or a loop around a collective may depend only on values that are the same on all ranks.
-# - All ranks need the same order, shape and root. Collectives have no names that distinguish them.
+# - Look for the mistake on the rank that is missing.
+# - A branch or a loop around a collective may depend only on what is the same on all ranks.
+# - All ranks need the same order, shape and root.
 # - Put no collective into a `finally`, and none into `if rank == 0`.
+# - A checkpoint is written by one rank, under another name, and the others wait for it.
 #
-# ## Next
-#
-# [6. Buckets and overlap](06_buckets_and_overlap.ipynb): gradients that are sent while backward
-# still runs.
+# This was the last lesson of phase 1. **Next:** [6. Shares that can
+# resume](06_shares_that_resume.ipynb), in phase 2

@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import os
+import posixpath
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from gradsync.course.known_submissions import reference, wrong_submissions
 from gradsync.course.release.contents import release_files
 from gradsync.course.release.update import update
 from gradsync.course.templates import BEGIN, END, make_template
+from gradsync.reports.text import slug
 
 COURSE = find_course(Path(__file__))
 SHORT = 20  # characters; shorter lines are `return False`, `except ValueError:` and the like
@@ -153,6 +155,47 @@ def test_every_picture_and_notebook_is_in_it():
     notebooks = {f"notebooks/{path.name}" for path in (COURSE.root / "notebooks").glob("*.ipynb")}
 
     assert pictures | notebooks <= set(RELEASED)
+
+
+def links(path, text):
+    """Yield (link, file, anchor) of the local links of a page of the release."""
+    if path.endswith(".ipynb"):
+        cells = json.loads(text)["cells"]
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    fences = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", fences.sub("", text)):
+        if not target.startswith("http"):
+            file, _, anchor = target.partition("#")
+            full = posixpath.join(posixpath.dirname(path), file) if file else path
+            yield target, posixpath.normpath(full), anchor
+
+
+def headings(text):
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("phases", [COURSE.phases, COURSE.phases[:1]], ids=len)
+def test_every_link_leads_to_a_file_and_a_heading_of_the_release(phases):
+    files = release_files(COURSE, phases)
+    pages = {path: files[path].decode() for path in files if path.endswith((".md", ".ipynb"))}
+    found = [(path, *link) for path, text in pages.items() for link in links(path, text)]
+
+    dead = [
+        (path, link)
+        for path, link, file, anchor in found
+        if file not in files or (anchor and anchor not in headings(pages[file]))
+    ]
+    assert dead == []
+    assert len(found) > 50
+
+
+def test_the_release_of_all_phases_keeps_every_link():
+    """Links are made plain text only if a part of the course is not released."""
+    files = release_files(COURSE, COURSE.phases)
+    pages = [path for path in files if path.endswith(".md") and (COURSE.root / path).is_file()]
+    changed = [p for p in pages if files[p] != (COURSE.root / p).read_bytes() and p != "README.md"]
+
+    assert changed == []
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,13 @@ FILES = {
     "constraints.txt": "numpy==1.26.4\n",
     "phase1/exercises.toml": EXERCISES,
     "phase1/codes.toml": CODES,
-    "phase1/GUIDELINES.md": "# Doubling\n\n![Two](pictures/two.svg) [far](https://example.org)\n",
+    "phase1/GUIDELINES.md": (
+        "# Doubling\n\n![Two](pictures/two.svg) [far](https://example.org)"
+        " [Speed](../docs/speed.md) [next](../phase2/GUIDELINES.md#halves) [lesson](../notebooks/01_doubling.ipynb)\n"
+    ),
+    "docs/speed.md": "# Speed\n\n![Slow](slow.svg) [Doubling](../phase1/GUIDELINES.md)\n",
+    "docs/slow.svg": "<svg/>",
+    "docs/teaching.md": "# For staff\n",
     "phase1/pictures/two.svg": "<svg/>",
     "phase1/draft.py": "secret = 1\n",
     "solutions/phase1/template_trainer.py": SOLUTION,
@@ -83,6 +89,7 @@ NOTEBOOKS = {
     "notebooks/01_doubling.ipynb": notebook(
         ("code", '%pip install "..[notebooks]"\nimport drawing', {}),
         ("code", 'check("double", double)', {}),
+        ("markdown", "[Doubling](../phase1/GUIDELINES.md) [halves](../phase2/GUIDELINES.md)", {}),
     ),
     "notebooks/nbgrader/source/phase1/phase1.ipynb": notebook(
         ("code", SOLUTION.partition("\n\n\nif")[0], {"nbgrader": {"solution": True}}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
 from gradsync.course.codes import CODES_FILE

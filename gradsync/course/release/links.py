@@ -1,4 +1,4 @@
-"""Links between the files of a release: add what they lead to, and unlink what learners don't get."""
+"""Links of a release: add the pages that they lead to, and unlink what learners don't get."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """The self-study notebooks: they match their sources, run, and contain no solution."""
 
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -8,10 +9,11 @@ from quick_part import drawn
 
 from gradsync.course.catalogue import find_course
 from gradsync.course.templates import BEGIN, END
+from gradsync.reports.text import slug
 from notebooks.build import HERE, SECONDS, read, run, sources
 
 SOURCES = sources([])
-LATE = {"09_what_it_costs"}  # it measures for half a minute
+LATE = {"12_what_it_costs"}  # it measures for half a minute
 NAMES = [source.stem for source in SOURCES]
 CHECK = re.compile(r"\bcheck\(\s*\"([\w/]+)\"")
 LONG = 45  # characters; a line of a solution of this length is not written by chance
@@ -33,8 +35,8 @@ def without_outputs(notebook):
     return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
 
 
-def test_there_are_ten_notebooks_numbered_in_order():
-    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, 11)]
+def test_the_notebooks_are_numbered_in_order():
+    assert [name[:2] for name in NAMES] == [f"{number:02}" for number in range(1, len(NAMES) + 1)]
     assert sorted(path.stem for path in HERE.glob("*.ipynb")) == NAMES
 
 
@@ -89,6 +91,33 @@ def test_every_exercise_is_checked_in_one_notebook():
 
     every = [e.id for phase in course.phases for e in course.exercises(phase)]
     assert sorted(checked) == sorted(every)
+
+
+def lessons():
+    """Yield (exercise, its notebook's number) for all exercises, in the order of the course."""
+    course = find_course()
+    for phase in course.phases:
+        for exercise in course.exercises(phase):
+            yield exercise, int(Path(exercise.notebook).name[:2])
+
+
+def test_the_exercises_and_their_notebooks_have_one_order():
+    numbers = [number for _, number in lessons()]
+
+    assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("exercise", [exercise for exercise, _ in lessons()], ids=lambda e: e.id)
+def test_an_exercise_and_its_section_are_linked(exercise):
+    """Its notebook checks it and links to its section of the guide, which links back."""
+    course = find_course()
+    guide = (course.root / exercise.phase / "GUIDELINES.md").read_text(encoding="utf-8")
+    source = (course.root / exercise.notebook).with_suffix(".py").read_text(encoding="utf-8")
+    section = guide.partition(f"\n## {exercise.guide}\n")[2].partition("\n## ")[0]
+
+    assert exercise.id in {course.find(name).id for name in CHECK.findall(source)}
+    assert f"../{exercise.phase}/GUIDELINES.md#{slug(exercise.guide)}" in source
+    assert f"(../{exercise.notebook})" in section
 
 
 def solution_lines():

@@ -34,6 +34,8 @@ def test_a_release_has_exactly_these_files(files):
         "README.md",
         "constraints.txt",
         "course.toml",
+        "docs/slow.svg",
+        "docs/speed.md",
         "notebooks/01_doubling.ipynb",
         "notebooks/colours.py",
         "notebooks/drawing.py",
@@ -91,7 +93,7 @@ def test_a_missing_template_is_named(course):
 
 
 def test_notebooks_install_gradsync_from_the_release(files):
-    [install, _] = sources(files, "notebooks/01_doubling.ipynb")
+    [install, *_] = sources(files, "notebooks/01_doubling.ipynb")
 
     assert install == "%pip install --requirement requirements.txt\nimport drawing"
     assert b"../wheels/gradsync-" in files["notebooks/requirements.txt"]
@@ -112,6 +114,23 @@ def test_a_notebook_on_another_phase_is_left_out(course):
     (course.root / "notebooks/02_halving.ipynb").write_text(late)
 
     assert "notebooks/02_halving.ipynb" not in release_files(course, ["phase1"])
+
+
+def test_a_page_of_the_staff_is_left_out_unless_a_released_page_links_to_it(course, files):
+    page = course.root / "docs/speed.md"
+    page.write_text(page.read_text() + "[Teaching](teaching.md)\n")
+
+    assert "docs/teaching.md" not in files
+    assert "docs/teaching.md" in release_files(course, ["phase1"])
+
+
+def test_a_link_to_a_phase_that_is_not_released_is_plain_text(files):
+    guide = files["phase1/GUIDELINES.md"].decode()
+    notebook_text = sources(files, "notebooks/01_doubling.ipynb")[-1]
+
+    assert " next [lesson](../notebooks/01_doubling.ipynb)\n" in guide
+    assert "[far](https://example.org) [Speed](../docs/speed.md)" in guide
+    assert notebook_text == "[Doubling](../phase1/GUIDELINES.md) halves"
 
 
 def test_the_readme_names_the_course_its_files_and_its_programs(files):

@@ -1,4 +1,4 @@
-"""Pictures of notebook 6: measured overlap, the best number of buckets, and their contents."""
+"""Pictures of buckets: measured overlap, the best number of buckets, and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of notebook 4: loss curves with and without mistakes, and padded accuracies."""
+"""Pictures of gradients: loss curves with and without mistakes, and padded accuracies."""
 
 from __future__ import annotations
 

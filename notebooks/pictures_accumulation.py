@@ -1,4 +1,4 @@
-"""Pictures of notebook 07: memory, the global batch, loss curves and learning rates."""
+"""Pictures of accumulation: memory, the global batch, loss curves and learning rates."""
 
 from __future__ import annotations
 

@@ -11,37 +11,31 @@
 # ---
 
 # %% [markdown]
-# # 6. Buckets and overlap
+# # 8. Buckets and overlap
 #
-# So far the ranks computed first and communicated afterwards. Here they do both at the same time.
-# You record *timelines* of real ranks. They show when each rank computed, when it waited, and which
-# collectives were running.
+# So far the ranks computed first and communicated afterwards. Here they do both at once, and you
+# see it in *timelines* of real ranks.
 #
-# - **Afterwards you can** read a timeline, explain why gradients are sent in buckets, and write
-#   `BucketedGradientAverager`.
 # - **Time:** 20 minutes. The exercise is the longest of phase 2: plan an hour or two.
 # - **You need:** averaging gradients (notebook [4](04_averaging_gradients.ipynb)) and reading a
 #   deadlock (notebook [5](05_deadlocks.ipynb)).
-
-# %% [markdown]
-# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
-# nothing.
+# - **Reference:** [Buckets and overlap](../phase2/GUIDELINES.md#buckets-and-overlap)
 
 # %%
+# On a hosted service this installs the course.
 try:
     import gradsync
 except ImportError:
     # %pip install --quiet "..[notebooks]"
     import gradsync
 
-# %%
 # %load_ext gradsync
 
 # %%
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pictures_06
+import pictures_buckets
 import torch
 from ipywidgets import interact
 from torch import nn
@@ -53,16 +47,15 @@ _ = torch.manual_seed(0)
 # %% [markdown]
 # ## When is a gradient ready?
 #
-# Backward goes through the layers from the last one to the first. Does autograd finish all
-# gradients at the end, or one after another? PyTorch can show it. A *hook* is a function that is
-# called when something happens. This one is called when the gradient of a parameter is complete.
+# A *hook* is a function that is called when something happens, here when the gradient of a
+# parameter is complete.
 #
 # > **Predict, then run.** In which order will the names be printed?
 #
 # <details><summary>Answer</summary>
 #
-# `last`, `middle`, `first`: the order of backward. When `last` is ready, the work for the other two
-# has not begun yet.
+# `last`, `middle`, `first`: the order of backward. When `last` is ready, the work for the others
+# has not begun.
 #
 # </details>
 
@@ -77,18 +70,14 @@ for name, param in model.named_parameters():
 model(torch.randn(8, 4)).sum().backward()
 
 # %% [markdown]
-# So the gradient of the last layer is ready early, but is sent late if all ranks communicate only
-# after backward. The idea of this notebook: **send it while backward works on the other layers.**
+# So the last layer's gradient waits for nothing, except for our decision to communicate only after
+# backward.
 #
 # ## A simulated backward
 #
-# We use two ranks and a model with eight layers. Two things are simulated:
-#
-# - the gradient of a layer is a tensor of 4 MB (one million numbers),
-# - the backward of a layer is a wait of 10 ms.
-#
-# Waiting is a good model of a GPU: while the GPU computes, the computer's processor is free for
-# other work, such as sending.
+# Two ranks, eight layers. A layer's gradient is a tensor of 4 MB, and its backward is a wait of 10
+# ms. Waiting is a good model of a GPU: while it computes, the computer's processor is free to
+# send.
 
 # %%
 # %%ranks 2
@@ -121,17 +110,15 @@ def average_after_backward():
 average_after_backward()  # the first messages are slow: connections are opened
 
 # %% [markdown]
-# > **Predict, then run.** `--timeline` draws what each rank does. Backward takes 8 × 10 ms. What
-# > will you see after these 80 ms? What do the ranks compute in that time?
+# > **Predict, then run.** Backward takes 8 × 10 ms. What will the timeline show after that? What
+# > do the ranks compute in that time?
 #
 # <details><summary>Answer</summary>
 #
-# Eight collectives, one after another. During these the ranks compute nothing: they wait. The
-# network was idle for the first 80 ms, and the ranks are idle for the rest.
+# Eight collectives, one after another, during which the ranks wait. The network was idle for 80
+# ms, and now the ranks are.
 #
 # </details>
-#
-# The `barrier` makes both ranks begin at the same moment.
 
 # %%
 # %%ranks 2 --timeline
@@ -139,22 +126,21 @@ dist.barrier()
 average_after_backward()
 
 # %% [markdown]
-# A filled bar in the upper row of a rank means that it computes. A dashed bar means that it waits.
-# The thin bars below are running collectives.
+# A filled bar in the upper row of a rank means that it computes, a dashed one that it waits. The
+# thin bars below are running collectives.
 #
 # ## Sending during backward
 #
-# With `async_op=True` a collective only *begins*. The call returns at once, with a *handle*. Later,
-# `handle.wait()` waits until the collective is complete. Until then do not read the tensor, and do
-# not write to it.
+# With `async_op=True` a collective only *begins*, and the call returns a *handle*. `handle.wait()`
+# waits until it is complete; until then, leave the tensor alone.
 #
 # > **Predict, then run.** Each layer's gradient is sent as soon as it is ready. How long do the
 # > ranks wait after backward?
 #
 # <details><summary>Answer</summary>
 #
-# About as long as *one* message takes. Seven of the eight messages are sent while backward still
-# runs. Only the message of the first layer can't be hidden: it becomes ready when backward ends.
+# About as long as *one* message takes. Only the first layer's can't be hidden: it becomes ready
+# when backward ends.
 #
 # </details>
 
@@ -176,8 +162,7 @@ dist.barrier()
 average_during_backward()
 
 # %% [markdown]
-# The next cell measures both ways in milliseconds. Each runs ten times, and we keep the shortest
-# time: in the other runs, another program may have slowed down the ranks.
+# In milliseconds, the shortest of ten runs each, since other programs can only make a run longer:
 
 
 # %%
@@ -212,17 +197,16 @@ for name, ms in measured[0].items():
 # %% [markdown]
 # ### What if the processor itself computes?
 #
-# Now backward does not wait. It multiplies matrices, which keeps a processor core busy for about
-# 10 ms. This is what happens on a laptop without a GPU.
+# Now backward multiplies matrices for about 10 ms per layer, as on a laptop without a GPU.
 #
-# > **Predict, then run.** Now the same processor computes *and* moves the bytes. Can overlap still
+# > **Predict, then run.** The same processor computes *and* moves the bytes. Can overlap still
 # > hide the communication?
 #
 # <details><summary>Answer</summary>
 #
 # It hides less. While messages are sent, backward gets slower, because copying and adding their
-# bytes needs the processor, too. Overlap can only hide communication if a processor is idle.
-# How much it hides depends on your machine: on the number of cores, and on the other programs.
+# bytes needs the processor, too. Overlap hides communication only behind a processor that is
+# otherwise idle.
 #
 # </details>
 
@@ -249,21 +233,19 @@ busy = {
 
 # %%
 # %ranks pull busy
-pictures_06.idle_or_busy(measured[0], busy[0])
+pictures_buckets.idle_or_busy(measured[0], busy[0])
 
 # %% [markdown]
 # ## Why not one message for each parameter?
 #
-# A real model has hundreds of parameters, and many are small: a bias has a few numbers. Every
-# message has a fixed cost, whatever its size. It is called *latency*.
+# A real model has hundreds of parameters, many of them small, and every message has its *latency*.
 #
-# > **Predict, then run.** The next cell sends the same 4 MB as 1 message, as 10, as 100 and as 500
-# > messages. How much longer do 500 messages take than one?
+# > **Predict, then run.** The next cell sends the same 4 MB as 1, 10, 100 and 500 messages. How
+# > much longer do 500 take than one?
 #
 # <details><summary>Answer</summary>
 #
-# Many times as long, as the output shows. The number of bytes is the same. The difference is the
-# latency of 500 messages.
+# Many times as long, although the bytes are the same.
 #
 # </details>
 
@@ -281,19 +263,10 @@ for pieces in (1, 10, 100, 500):
         print(f"{pieces:4} x {4000 / pieces:4.0f} kB: {ms:7.1f} ms")
 
 # %% [markdown]
-# So two goals contradict each other:
-#
-# - *few* messages, because each has its latency,
-# - *many* messages, so that the first one can be sent early and the last one is small.
-#
-# The compromise is a **bucket**: several gradients, one after another in one flat tensor, that are
-# sent as one message.
-#
-# ### How many buckets?
-#
-# A small calculation finds the best number. Backward computes 40 gradients, one each millisecond.
-# All bytes together take 28 ms to send, and each message takes 1 ms more. A message can be sent
-# when its bucket is full and the previous message has arrived.
+# *Few* messages save latency; *many* let the first be sent early and the last be small. The
+# compromise is a **bucket**: several gradients in one flat tensor, sent as one message. In this
+# calculation backward computes 40 gradients, one each millisecond, all bytes take 28 ms, each
+# message 1 ms more, and a bucket is sent when it is full and the previous one has arrived.
 
 
 # %%
@@ -310,12 +283,11 @@ for buckets in (1, 2, 4, 8, 40):
     print(f"{buckets:3} buckets: {step_milliseconds(buckets):5.1f} ms")
 
 # %% [markdown]
-# > **Predict, then run.** The latency is now 3 ms instead of 1 ms. Does the best number of buckets
-# > go up or down?
+# > **Predict, then run.** The latency is now 3 ms. Does the best number of buckets go up or down?
 #
 # <details><summary>Answer</summary>
 #
-# Down. Each message is more expensive, so fewer of them are better. Try it with the slider.
+# Down, since each message is more expensive. Try it with the slider.
 #
 # </details>
 
@@ -324,19 +296,19 @@ for buckets in (1, 2, 4, 8, 40):
 def best_number(latency=1.0, all_bytes=28.0):
     times = {k: step_milliseconds(k, latency, all_bytes) for k in range(1, 41)}
     after = 40.0 + latency + all_bytes  # one message after backward
-    pictures_06.bucket_curve(times, after)
+    pictures_buckets.bucket_curve(times, after)
 
 
 interact(best_number, latency=(0.1, 4.0, 0.1), all_bytes=(4.0, 60.0, 4.0))
 best_number()  # a static page shows the sliders' first position
 
 # %% [markdown]
-# In practice you don't choose the number of buckets, but their largest size, the *cap*. PyTorch's
-# default is 25 MiB. Parameters go into buckets in reverse order, because that is approximately the
-# order in which backward computes their gradients.
+# In practice you choose the *cap*, the largest size of a bucket; PyTorch's default is 25 MiB.
+# Parameters go into buckets in reverse order, approximately the order in which backward computes
+# their gradients.
 
 # %%
-pictures_06.filling()
+pictures_buckets.filling()
 
 # %% [markdown]
 # > **Predict.** A model has parameters of 1, 5, 2, 1 and 2 MiB, in this order. The cap is 4 MiB.
@@ -344,28 +316,23 @@ pictures_06.filling()
 #
 # <details><summary>Answer</summary>
 #
-# Go backwards: 2 and 1 make 3 MiB. With the next parameter, of 2 MiB, the bucket would have 5 MiB,
-# so this parameter begins a new bucket. The parameter of 5 MiB is larger than the cap and gets a
-# separate bucket. The last bucket contains the first parameter, of 1 MiB. So: {2, 1}, {2}, {5},
-# {1}.
+# Backwards: {2, 1}, {2}, {5}, {1}. A third parameter of 2 MiB would make the first bucket 5 MiB.
+# The parameter of 5 MiB is larger than the cap and gets its own bucket.
 #
 # </details>
 #
 # ## Three traps
 #
-# ### 1. The order in which buckets are sent
+# **1. The order of sending.** The simple rule sends a bucket when it is full. Suppose no sample of
+# rank 1 uses bucket 1, so rank 1 sends bucket 0, then 2, and 1 at the end. All have the same size.
 #
-# The simple rule is: send a bucket when it is full. Suppose that no sample of rank 1 uses the
-# parameters in bucket 1, so their gradients never become ready on rank 1. Then rank 1 sends bucket
-# 0, then bucket 2, and at the end bucket 1. All buckets have the same size.
-#
-# > **Predict, then run.** Rank 0 has 1, 2 and 3 in its three buckets, and rank 1 has 10, 20 and 30.
-# > The correct sums are 11, 22 and 33. Is there a deadlock? What will rank 0 have in bucket 1?
+# > **Predict, then run.** Rank 0 has 1, 2 and 3 in its buckets, rank 1 has 10, 20 and 30. The
+# > correct sums are 11, 22 and 33. Is there a deadlock? What will rank 0 have in bucket 1?
 #
 # <details><summary>Answer</summary>
 #
-# There is no deadlock: each rank makes three calls with tensors of the same size. But rank 0's
-# bucket 1 is added to rank 1's bucket 2, and the sum is 2 + 30 = 32. There is no error message.
+# No deadlock: each rank makes three calls of the same size. But rank 0's bucket 1 is added to rank
+# 1's bucket 2, and the sum is 2 + 30 = 32, without an error.
 #
 # </details>
 
@@ -381,20 +348,18 @@ for handle in handles:
 [bucket[0].item() for bucket in buckets]
 
 # %% [markdown]
-# So the *order* of the buckets is fixed, the same on all ranks. Only the *time* at which a bucket
-# is sent may differ. A bucket whose gradients never become ready must be sent, too, at the latest
-# when backward is over.
+# So the *order* of buckets is fixed, and only the *time* of sending may differ. A bucket that
+# never becomes full is sent at the end.
 #
-# ### 2. A tensor that is still being sent
+# **2. A tensor that is still being sent.**
 #
 # > **Predict, then run.** Both ranks have ones, so the sum is 2. The cell reads the last number
-# > before `wait`, and again after it. Which two numbers do you see?
+# > before `wait` and after it. Which two numbers do you see?
 #
 # <details><summary>Answer</summary>
 #
-# Most likely 1 and 2: the message of 64 MB was not complete when the cell read it. With a small
-# tensor you may see 2 and 2: the mistake has an effect only sometimes. It is also a mistake to
-# write to the tensor before `wait`.
+# Most likely 1 and 2, since the message of 64 MB was under way. With a small tensor you may see 2
+# and 2: the mistake shows only sometimes. Writing before `wait` is a mistake, too.
 #
 # </details>
 
@@ -408,18 +373,15 @@ handle.wait()
 print(f"before wait: {before}, after wait: {large[-1].item()}")
 
 # %% [markdown]
-# ### 3. One parameter with two names
+# **3. One parameter with two names.** Two layers may share one *tied* weight, whose gradient has a
+# part from each use.
 #
-# In some models two layers share one weight. Such a weight is called *tied*. Its gradient has two
-# parts, one from each use.
-#
-# > **Predict, then run.** The weight below is used twice. How often is the hook called, and what is
-# > the gradient at that moment?
+# > **Predict, then run.** How often is the hook called, and what is the gradient at that moment?
 #
 # <details><summary>Answer</summary>
 #
-# Once, when both parts have been added: 1 · 3 + 1 · 5 = 8. (The model computes 3w + 5w.) So with
-# this kind of hook a tied weight needs no special code, as long as it is in one bucket only.
+# Once, when both parts have been added: 3 + 5 = 8. With this kind of hook a tied weight needs no
+# special code, as long as it is in one bucket.
 #
 # </details>
 
@@ -432,16 +394,14 @@ tied.register_post_accumulate_grad_hook(lambda param: print("hook: gradient", pa
 # %% [markdown]
 # ## Exercise: `BucketedGradientAverager`
 #
-# Write a class that averages gradients in buckets while backward runs. A program creates one object
-# for a model. In each step, backward starts to send the buckets as they become full, and `finish()`
-# waits until every gradient is the mean over ranks. Inside `no_sync()` backward only accumulates,
-# and nothing is sent (notebook 7 needs this). The result is the same as with `average_gradients`:
-# ranks that did not use a parameter contribute zeros, and frozen parameters are ignored.
+# Average gradients in buckets while backward runs. Backward starts to send buckets as they become
+# full, `finish()` waits until every gradient is the mean, and inside `no_sync()` nothing is sent.
+# Ranks that did not use a parameter contribute zeros.
 #
-# We suggest three steps. First, fill the buckets and look at them. Second, send all of them in
-# `finish()`. Third, send them earlier, from hooks. Check after each step.
+# Three steps work well, with a check after each: fill the buckets and look at them; send all of
+# them in `finish()`; send them earlier, from hooks.
 #
-# Read [Buckets and overlap](../phase2/GUIDELINES.md#buckets-and-overlap). For a hint, run
+# Reference: [Buckets and overlap](../phase2/GUIDELINES.md#buckets-and-overlap). For a hint, run
 # `!gradsync hint BucketedGradientAverager` in a new cell.
 
 
@@ -468,14 +428,9 @@ check("BucketedGradientAverager", BucketedGradientAverager)
 # %% [markdown]
 # ## What to remember
 #
-# - Backward finishes the gradients of the last layer first. They can be sent while it works on the
-#   others.
-# - Overlap hides communication behind computation, if a processor is free to move the bytes.
-# - Few messages save latency, and early messages save waiting time. Buckets are the compromise.
+# - Backward finishes the last layer's gradients first, so they can be sent while it goes on.
+# - Overlap hides communication if a processor is free to move the bytes.
+# - Few messages save latency, early messages save waiting. Buckets are the compromise.
 # - The order of the buckets is the same on all ranks, whichever parameters their samples use.
-# - Do not read or change a tensor that is being sent until `wait` has returned.
 #
-# ## Next
-#
-# [7. Accumulation](07_accumulation.ipynb): several backward passes, one message, and how large
-# batches affect learning.
+# **Next:** [9. Accumulation](09_accumulation.ipynb)

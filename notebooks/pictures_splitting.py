@@ -1,4 +1,4 @@
-"""Pictures of notebook 08: memory for each stage of ZeRO, layers cut into parts, and schedules."""
+"""Pictures of split models: memory for each stage of ZeRO, layers cut into parts, and schedules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from schedules_08 import Schedule
+from schedules import Schedule
 from torch import Tensor
 
 from gradsync.reports.timeline.palette import rank_colour

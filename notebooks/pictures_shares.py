@@ -1,4 +1,4 @@
-"""Pictures of notebook 02: which rank gets which sample."""
+"""Pictures of shares: which rank gets which sample."""
 
 from __future__ import annotations
 

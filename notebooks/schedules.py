@@ -1,4 +1,4 @@
-"""Schedules of notebook 08: the order and times of the operations of a pipeline's stages."""
+"""Schedules of pipelines: the order and times of the operations of a pipeline's stages."""
 
 from __future__ import annotations
 

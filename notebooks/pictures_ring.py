@@ -1,4 +1,4 @@
-"""Pictures of notebook 03: weights that stay apart, and an all-reduce around a ring."""
+"""Pictures of collectives: weights that stay apart, and an all-reduce around a ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of notebook 10: the losses of the same training run with several methods."""
+"""The picture of the losses of the same training run with several methods."""
 
 from __future__ import annotations
 

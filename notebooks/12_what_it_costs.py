@@ -11,46 +11,39 @@
 # ---
 
 # %% [markdown]
-# # 9. What it costs
+# # 12. What it costs
 #
-# Communication takes time. This notebook measures how much, and describes it with two numbers.
-# With these numbers you predict times that you have not measured, first on this machine, then on a
-# cluster of 1,024 ranks.
+# This notebook measures communication, describes it with two numbers, and uses them to predict
+# times that you have not measured: on this machine, then on a cluster of 1,024 ranks.
 #
-# - **Afterwards you can** measure a collective, predict its time, and estimate how many ranks are
-#   worth their cost before you pay for them.
 # - **Time:** 20 minutes. There is no exercise to write.
-# - **You need:** the ring from notebook [3](03_all_reduce.ipynb), and buckets from notebook
-#   [6](06_buckets_and_overlap.ipynb).
-
-# %% [markdown]
-# On a hosted service this cell installs the course. If gradsync is already installed, the cell does
-# nothing.
+# - **You need:** the ring (notebook [7](07_ring.ipynb)) and buckets (notebook
+#   [8](08_buckets_and_overlap.ipynb)).
+# - **Reference:** [When each technique is worth
+#   it](../phase2/GUIDELINES.md#when-each-technique-is-worth-it), and [Speed](../docs/speed.md)
 
 # %%
+# On a hosted service this installs the course.
 try:
     import gradsync
 except ImportError:
     # %pip install --quiet "..[notebooks]"
     import gradsync
 
-# %%
 # %load_ext gradsync
 
 # %% [markdown]
-# This notebook measures times, so your numbers will differ from the ones that you see here.
-# They were measured on a machine with two cores, and other programs ran on it at the same time.
+# Your times will differ from those that you see here.
 #
 # ## A small tensor and a large one
 #
-# > **Predict, then run.** Two ranks all-reduce 4 bytes, then 4,000,000 bytes. That is a million
-# > times as much. How many times as long does the second all-reduce take?
+# > **Predict, then run.** Two ranks all-reduce 4 bytes, then 4,000,000 bytes, a million times as
+# > much. How many times as long does it take?
 #
 # <details><summary>Answer</summary>
 #
-# It takes only about ten times as long on our machine. Four bytes themselves take hardly any time.
-# The call itself takes the time: both ranks must start it, wake up, and exchange messages. This is
-# the *latency*, and every all-reduce has it, however small the tensor is.
+# Only some ten times as long. Both ranks must start the call, wake up and exchange messages. This
+# is the *latency*, and every all-reduce has it, however small the tensor.
 #
 # </details>
 
@@ -75,21 +68,16 @@ for size in [4, 4_000_000]:
         print(f"slowest {1000 * max(seconds):5.2f} ms")
 
 # %% [markdown]
-# Look at the fastest and the slowest of the 20 calls. The same call can take several times as long,
-# because other programs use the cores, too. So a single measurement is not reliable.
+# The same call can take several times as long when other programs use the cores, so a single
+# measurement is not reliable.
 #
 # ## How to measure
 #
-# The next cell defines a function that measures many sizes. It follows four rules.
-#
-# 1. **Start together.** Call a barrier before each measurement. Without it you measure how late the
-#    other rank is.
-# 2. **Repeat short calls.** Measure five calls in a row, and divide by five. One call is too short
-#    to measure well.
-# 3. **Take turns.** Measure all sizes once, then all of them again. If another program interferes
-#    for a second, it affects every size a little, and not one size completely.
-# 4. **Keep the fastest.** Other programs can make a call slower, but never faster. So the minimum
-#    is close to the time that the call itself needs.
+# 1. **Start together**, with a barrier. Otherwise you measure how late the other rank is.
+# 2. **Repeat short calls**, and divide.
+# 3. **Take turns.** Measure all sizes once, then all of them again, so that interference affects
+#    all a little.
+# 4. **Keep the fastest.** Other programs can make a call slower, but never faster.
 
 # %%
 import time
@@ -114,8 +102,7 @@ def measure(sizes: list[int], rounds: int) -> dict[int, float]:
 
 
 # %% [markdown]
-# We choose 15 sizes. We fit a formula to eight of them. The other seven are *held out*: they are
-# not used for the fit, and the formula must predict them. The measurement takes some seconds.
+# We fit a formula to eight sizes. Seven others are *held out*: the formula must predict them.
 
 # %%
 FITTED = [64, 1_000, 16_000, 64_000, 256_000, 1_000_000, 4_000_000, 16_000_000]
@@ -130,11 +117,11 @@ SIZES = FITTED + HELD_OUT
 seconds = measure(SIZES, rounds=60)
 
 # %% [markdown]
-# Each rank has measured its own times. An all-reduce is complete when the slower rank has finished,
-# so we use the longer of the two times.
+# An all-reduce is complete when the slower rank has finished, so we use the longer of the two
+# times.
 
 # %%
-from pictures_09 import amount, prediction
+from pictures_costs import amount, prediction
 
 # %ranks pull seconds
 on_two = {size: max(mine[size] for mine in seconds) for size in SIZES}
@@ -144,23 +131,14 @@ for size in SIZES:
 # %% [markdown]
 # ## Two numbers
 #
-# On the ring, N ranks need 2(N − 1) steps, one after another. In each step every rank sends one
-# chunk, which is 1/N of the tensor. For a tensor of S bytes we assume:
-#
-# - each step takes a fixed time **α** (alpha), the latency,
-# - each byte of the chunk takes an additional time **β** (beta). 1/β is the *bandwidth*, in bytes
-#   per second.
-#
-# So the formula is
+# On the ring N ranks need 2(N − 1) steps, in each of which every rank sends 1/N of the tensor. For
+# S bytes we assume that each step takes a fixed time **α**, the latency, and each byte of the
+# chunk a time **β**, where 1/β is the *bandwidth*:
 #
 # > time = 2(N − 1) · (α + S/N · β)
 #
-# It has two unknown numbers, and eight measured sizes give eight equations. No α and β satisfy all
-# eight exactly. *Least squares* finds the pair whose squared errors have the smallest sum.
-#
-# We divide each equation by the measured time. Then an error of 10 % counts the same for a small
-# tensor and for a large one. Without the division, the largest tensor would determine nearly
-# everything.
+# Least squares finds the pair that fits the eight sizes best. Each equation is divided by its
+# measured time; otherwise the largest tensor would determine nearly everything.
 
 # %%
 import numpy as np
@@ -185,20 +163,18 @@ print(f"latency α: {1e6 * alpha:.0f} µs in each step")
 print(f"bandwidth 1/β: {amount(1 / beta)} per second")
 
 # %% [markdown]
-# These numbers include more than the network. α contains the work of Python and of `%%ranks`, which
-# checks every collective for deadlocks. gloo alone has a smaller latency.
+# α contains the work of Python and of `%%ranks`, which checks every collective for deadlocks. gloo
+# alone has a smaller latency.
 #
 # ## Predict times that were not measured
 #
-# > **Predict, then run.** The formula is an assumption about how the machine works. How large will
-# > its errors be for the seven held-out sizes: 1 %, 10 % or 100 %?
+# > **Predict, then run.** How large will the errors be for the seven held-out sizes: 1 %, 10 % or
+# > 100 %?
 #
 # <details><summary>Answer</summary>
 #
-# In our runs, the errors were mostly 3 to 20 %, and sometimes above 30 % when other programs were
-# busy.
-# That is good for a formula with two numbers. It is good enough to decide how large buckets should
-# be. It is not good enough to choose between two libraries that differ by 10 %.
+# Mostly around 10 %, more when other programs are busy. That is good enough to decide how large
+# buckets should be, and not good enough to choose between two libraries that differ by 10 %.
 #
 # </details>
 
@@ -220,14 +196,10 @@ prediction(
 )
 
 # %% [markdown]
-# A positive error means that the predicted time is too long.
-#
-# Some of the errors are random. Others are the same in every run: tensors of about 1 MB are faster
-# than predicted. A likely reason is that they fit into the processor's caches. Larger tensors do
-# not fit, and each of their bytes takes longer. A formula with one β cannot describe both.
-#
-# Where does the flat part end? Both parts of the formula are equal if S = N · α/β. For smaller
-# tensors the latency takes most of the time, and for larger ones the bytes.
+# A positive error means that the prediction is too long. Some errors are the same in every run: a
+# tensor that fits into the processor's caches is faster per byte, which a formula with one β can't
+# describe. The two parts of the formula are equal at S = N · α/β. Below, latency dominates, above
+# the bytes:
 
 # %%
 print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
@@ -235,17 +207,13 @@ print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
 # %% [markdown]
 # ## One message or a hundred
 #
-# > **Predict, then run.** You have 100 gradients of 4,000 bytes each. You can all-reduce them one
-# > by one, or copy them into one tensor of 400,000 bytes and all-reduce that. Use the formula: how
-# > many times faster is one message?
+# > **Predict, then run.** 100 gradients of 4,000 bytes each: all-reduce them one by one, or copied
+# > into one tensor? By the formula, how many times faster is one message?
 #
 # <details><summary>Answer</summary>
 #
-# One by one, the calls have a hundred latencies. One call for all has only one.
-# The hundred calls spend nearly all of their time on latency, so the factor is large: about 70 by
-# the formula. We measured factors between 50 and 130. A hundred calls take so long that other
-# programs always delay some of them, and the formula does not include such delays.
-# This is the reason for the buckets of notebook 6.
+# The hundred calls spend nearly all of their time on latency, so the factor is large, about 70.
+# This is the reason for the buckets of notebook 8.
 #
 # </details>
 
@@ -278,18 +246,15 @@ print(f"{many / one:.0f} times faster")
 # %% [markdown]
 # ## Four ranks on the same machine
 #
-# The formula contains N. So α and β from two ranks also predict the times of four ranks.
+# The formula contains N, so α and β from two ranks also predict four.
 #
-# > **Predict, then run.** Is this prediction about right, too short or too long, if the machine has
-# > only two cores?
+# > **Predict, then run.** Is this prediction about right, too short or too long, if the machine
+# > has only two cores?
 #
 # <details><summary>Answer</summary>
 #
-# Much too short. The formula assumes that all ranks work in every step at the same time. Two cores
-# run only two ranks at a time, so the other two wait for a core, in every one of the six steps. On
-# a machine with four cores or more, the prediction is better.
-#
-# α and β describe a machine *and* the way in which it is used. If you change either, measure again.
+# Much too short. The formula assumes that all ranks work at the same time, but two of them wait
+# for a core in every step. α and β describe a machine *and* the way in which it is used.
 #
 # </details>
 
@@ -311,7 +276,7 @@ seconds = measure(SIZES, rounds=10)
 # %%
 import os
 
-from pictures_09 import several
+from pictures_costs import several
 
 # %ranks pull seconds
 on_four = {size: max(mine[size] for mine in seconds) for size in SIZES}
@@ -334,21 +299,11 @@ for name, (a, b) in {"2 ranks": (alpha, beta), "4 ranks": (alpha_4, beta_4)}.ite
 # %% [markdown]
 # ## From an all-reduce to a training step
 #
-# Now we look at a cluster. We choose numbers for a cluster in which each rank has one GPU. Later
-# you can replace them by the numbers of your own cluster.
-#
-# - Latency α: 20 µs in each step of the ring.
-# - Bandwidth 1/β: 10 GB per second.
-# - Gradients: 100 million parameters of 4 bytes, so 400 MB.
-# - Computing: 200 ms for the batch of one rank, one third forward and two thirds backward.
-#
-# A rank's batch stays the same, whatever the number of ranks. So N ranks process N times as many
-# samples in a step, but the step takes longer. The *speed-up* is the number of samples per second
-# with N ranks, divided by the same number with one rank. The ideal speed-up is N.
-#
-# Notebook 6 sent gradients in buckets, while backward was still running. The next function computes
-# when the last bucket arrives. A bucket is sent when its gradients are ready *and* the previous
-# bucket has arrived.
+# Now a cluster with one GPU per rank: 20 µs latency, 10 GB per second, 100 million parameters (400
+# MB of gradients), and 200 ms of computing for a rank's batch, a third of it forward. A rank's
+# batch stays the same for any N. The *speed-up* is the number of samples per second with N ranks,
+# divided by that with one; ideally N. A bucket is sent when its gradients are ready *and* the
+# previous one has arrived:
 
 # %%
 from dataclasses import dataclass, replace
@@ -381,29 +336,22 @@ for buckets in [1, 16]:
     print(f"the speed-up is {speed_up:.1f}")
 
 # %% [markdown]
-# With one bucket there is no overlap: the all-reduce starts when backward has ended. With 16
-# buckets you wait only for the last one. All others arrive while backward computes.
-#
 # > **Predict, then run.** With 8 ranks, 16 buckets are clearly faster. Which of the two is faster
 # > with 1,024 ranks?
 #
 # <details><summary>Answer</summary>
 #
-# One bucket is much faster. Around a ring of 1,024 ranks each bucket makes 2,046 steps, and each
-# step has its latency: 2,046 × 20 µs = 41 ms. With its bytes a bucket takes 46 ms, and 16 of them
-# take 735 ms. Backward takes only 133 ms, so it cannot hide this time.
-#
-# Therefore libraries do not use one ring for everything. In a *tree* the ranks add up in pairs,
-# then in pairs of pairs. Ten levels are enough for 1,024 ranks, because 2¹⁰ = 1,024. The sum needs
-# ten steps to the top, and ten steps back. If a tensor goes through the tree in small pieces, one
-# directly after another, its bytes cost about as much as in the ring.
+# One bucket. Around a ring of 1,024 ranks each bucket makes 2,046 steps of 20 µs, 41 ms. With its
+# bytes it takes 46 ms, and 16 of them 735 ms, which a backward of 133 ms can't hide. Libraries
+# therefore use *trees*, too: ranks add up in pairs, then in pairs of pairs, and ten levels are
+# enough for 1,024 ranks.
 #
 # </details>
 
 # %%
 import math
 
-from pictures_09 import speed_ups
+from pictures_costs import speed_ups
 
 
 def tree(size: float, ranks: int, alpha: float, beta: float) -> float:
@@ -437,15 +385,12 @@ for name, values in curves.items():
 speed_ups(RANKS, curves, "16 buckets help until the ring's latency is too high")
 
 # %% [markdown]
-# The *efficiency* is the speed-up divided by N. It is the share of the time in which the GPUs
-# compute. A speed-up of 638 on 1,024 ranks is an efficiency of 62 %: for 38 % of the time, you pay
-# for GPUs that wait.
-#
-# Now try other clusters. Find answers to these questions:
+# The *efficiency*, speed-up ÷ N, is the share of the time in which the GPUs compute. Now try other
+# clusters:
 #
 # - At which latency does the ring with 16 buckets stay close to the tree, up to 1,024 ranks?
 # - With 1 GB per second, does it still matter whether you use a ring or a tree?
-# - A larger batch per rank means more computation in each step. Which curves does it improve?
+# - Which curves does a larger batch per rank improve?
 
 # %%
 from controls import choice, explore
@@ -471,21 +416,17 @@ explore(
 # %% [markdown]
 # ## More ranks for the same global batch
 #
-# So far the global batch grew with N. Notebook 7 showed that a batch can be too large for efficient
-# learning. So assume that the *global* batch is fixed: 4,096 samples. One rank needs 128 times
-# 200 ms for them, which is 25.6 s. N ranks divide this time by N. The gradients stay as large as
-# before.
+# Notebook 9 showed that a batch can be too large for efficient learning. So fix the *global*
+# batch: 4,096 samples, for which one rank needs 128 × 200 ms = 25.6 s. The gradients stay as large
+# as before.
 #
 # > **Predict, then run.** With more and more ranks, can the speed-up become arbitrarily large?
 #
 # <details><summary>Answer</summary>
 #
-# No. The step is never shorter than the all-reduce, and each rank must send nearly twice the
-# gradients: 2 × 400 MB at 10 GB per second take 80 ms. So the speed-up stays below
-# 25.6 s / 0.08 s = 320, with any number of ranks.
-#
-# With 16 buckets around the ring it even falls. Each additional rank adds two more steps with their
-# latency, and less and less computation remains to hide it.
+# No. Each rank must send nearly twice the gradients, 800 MB at 10 GB per second, 80 ms. So the
+# speed-up stays below 25.6 ÷ 0.08 = 320. With 16 buckets around the ring it even falls: each rank
+# adds two more steps of latency.
 #
 # </details>
 
@@ -504,18 +445,13 @@ speed_ups(RANKS, fixed, "With a fixed global batch the speed-up has a limit", li
 # %% [markdown]
 # ## Limits of the formula
 #
-# A formula is only as good as its assumptions. Ours assumes that all ranks need the same time to
-# compute. In fact each step takes a little more or less time on each rank, and the all-reduce waits
-# for the slowest one.
-#
-# > **Predict, then run.** Computing takes 200 ms with a standard deviation of 10 ms, which is 5 %.
-# > How much longer does a step take with 1,024 ranks than with one?
+# > **Predict, then run.** Computing takes 200 ms with a standard deviation of 5 %. How much longer
+# > does a step take with 1,024 ranks than with one?
 #
 # <details><summary>Answer</summary>
 #
-# About 16 % longer. A single rank is sometimes 10 ms late. Of 1,024 ranks, the slowest one is about
-# 32 ms late in each step, and all others wait for it.
-# A rank that is *always* slow is worse. It makes every step slow, with any number of ranks.
+# About 16 %. The slowest of 1,024 ranks is about 32 ms late in each step, and all others wait for
+# it.
 #
 # </details>
 
@@ -527,33 +463,18 @@ for ranks in [1, 8, 64, 1024]:
     print(f"N = {ranks:>5,}: {slowest:.0f} ms")
 
 # %% [markdown]
-# The formula also leaves out other effects:
+# The formula also leaves out that ranks on one machine communicate faster, that other jobs share
+# the network, and that data, evaluation and checkpoints take time. So estimate first, measure with
+# a few ranks, and look for the reason if they differ by a factor of two. `gradsync scale` does all
+# of this in one command.
 #
-# - Ranks on one machine communicate faster than ranks on different machines.
-# - Other jobs share the network with yours.
-# - Loading the data, evaluating and writing checkpoints also take time.
-#
-# So estimate first, then measure with a few ranks, and compare. If a measured step takes twice as
-# long as the estimate, look for the reason before you rent 1,024 GPUs.
-#
-# The guides describe this in more detail: [What to expect in
-# speed](../phase1/GUIDELINES.md#what-to-expect-in-speed) and [When each technique is worth
-# it](../phase2/GUIDELINES.md#when-each-technique-is-worth-it).
-
-# %% [markdown]
 # ## What to remember
 #
-# - A collective has a latency, which does not depend on the size, and a time for its bytes. So a
-#   few large messages are faster than many small ones.
-# - Measure in turns, many times, and keep the minimum (or the median). A single measurement is not
-#   reliable.
-# - Test a formula with sizes that were not used for the fit, and on the machine where you need it.
-# - The ring's latency grows with N, and a tree's latency only with log₂ N. The time for the bytes
-#   hardly grows at all.
-# - With a fixed global batch the speed-up has a limit: the time of the all-reduce does not become
-#   smaller.
+# - A collective has a latency and a time for its bytes, so a few large messages are faster than
+#   many small ones.
+# - Measure in turns, many times, and keep the minimum or the median.
+# - Test a formula with sizes that were not used for the fit, on the machine where you need it.
+# - The ring's latency grows with N, a tree's with log₂ N. With a fixed global batch the speed-up
+#   has a limit.
 #
-# ## Next
-#
-# [10. What PyTorch does for you](10_what_pytorch_does.ipynb): the same training run with PyTorch's
-# own classes.
+# **Next:** [13. What PyTorch does for you](13_what_pytorch_does.ipynb)

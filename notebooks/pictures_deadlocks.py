@@ -1,4 +1,4 @@
-"""Pictures of notebook 5: a circle of waiting ranks, and five deadlocks side by side."""
+"""Pictures of deadlocks: a circle of waiting ranks, and five deadlocks side by side."""
 
 from __future__ import annotations
 

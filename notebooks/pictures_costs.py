@@ -1,4 +1,4 @@
-"""Pictures of notebook 9: measured and predicted times, and speed-ups up to 1,024 ranks."""
+"""Pictures of costs: measured and predicted times, and speed-ups up to 1,024 ranks."""
 
 from __future__ import annotations
 
