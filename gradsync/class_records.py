@@ -14,6 +14,8 @@ from gradsync.records import GradeStatus, Verdict
 
 # "not-graded": handed in, but its run was stopped, or its shard is missing.
 # "missing": on the roster, but nothing was handed in.
+TOTAL = "total"  # the exercise of a correction that is about the final score
+RUBRIC = "rubric"  # the phase of the criteria that staff grade by hand
 ResultStatus = Literal[GradeStatus, "not-graded", "missing"]
 
 
@@ -31,11 +33,11 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A row of overrides.csv: points that replace an exercise's points, and the reason."""
+    """A row of overrides.csv: points that replace others, with the reason, or a comment."""
 
     submission: str
-    exercise: str  # "phase1/NAME"
-    points: float
+    exercise: str  # "phase1/NAME", "phase1/trainer::test_NAME" or "total"
+    points: float | None  # None: a comment
     reason: str
     by: str
     line: int = field(default=0, compare=False)  # of the file
@@ -54,16 +56,24 @@ class Facts:
     notes: tuple[str, ...] = ()
     counts: bool = True  # False: a later download no longer has this attempt
     graded: bool = False  # it has, or had, a report
+    key: str = ""  # the learner's id in the download
+    uploads: tuple[str, ...] = ()  # the names in the download that it consists of
+    group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class ExerciseResult:
-    """A learner's points in an exercise, with the override if there is one."""
+    """A learner's points in an exercise, with the corrections of staff."""
 
-    exercise: str
-    points: float  # after the override
+    exercise: str  # "phase1/NAME", or "rubric/NAME"
+    points: float  # after corrections
     max_points: float
-    override: Override | None = None
+    corrections: tuple[Override, ...] = ()  # comments, too
+
+    @property
+    def override(self) -> Override | None:
+        """The correction that decides its points, or the first of several."""
+        return next((each for each in self.corrections if each.points is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class Result:
     seconds: float | None = None  # of grading
     handed_in: datetime | None = None
     days_late: float = 0.0  # after extension and grace
+    days_charged: int = 0  # of them, each one that has begun
     points_lost: float = 0.0  # by lateness
     attempt: int | None = None  # number of the one that counts, from 1, if there are several
     attempts: int = 1
@@ -88,6 +99,10 @@ class Result:
     download_notes: tuple[str, ...] = ()  # the part of the notes that comes from the download
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
+    total: tuple[Override, ...] = ()  # corrections of the total, and comments on it
+    key: str = ""  # the learner's id in the download
+    uploads: tuple[str, ...] = ()  # the names in the download that it consists of
+    group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 
     @property
     def first_code(self) -> str:
@@ -104,13 +119,14 @@ class Result:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether overrides or lateness decide the score, not the tests alone."""
-        return self.score is not None and bool(self.overrides or self.days_late)
+        """Whether staff or lateness decide the score, not the tests alone."""
+        has_rubric = any(each.exercise.startswith(f"{RUBRIC}/") for each in self.exercises)
+        return self.score is not None and bool(self.overrides or self.days_charged or has_rubric)
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """The overrides of its exercises."""
-        return tuple(each.override for each in self.exercises if each.override)
+        """All corrections of staff, with comments."""
+        return (*self.total, *(each for of in self.exercises for each in of.corrections))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +150,4 @@ class ClassResults:
     seed: int | None = None
     graded_at: datetime | None = None  # when the last of them was graded
     warnings: tuple[str, ...] = ()  # about lines of overrides.csv, and names missing in roster.csv
+    stale: tuple[str, ...] = ()  # submissions that earlier tests graded

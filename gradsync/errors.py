@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+BROKEN = "A test of the course is broken"  # the beginning of such an error's text
+
 
 class UnusableInput(Exception):  # noqa: N818 - the input is wrong, not this program
     """The input of a command can't be used; the text says why and what to do. Status 2."""

@@ -149,8 +149,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Digests of a report's inputs: the same digests and the same seed give the same grade."""
+    """Digests of what a phase's grade depends on: with the same seed, they give the same grade."""
 
+    phase: str  # "phase1"
     submission: str  # of its name, files and notes
     course: str  # of suites, exercises, the package, and the versions of Python and torch
     sandboxed: bool  # whether the ranks ran in a sandbox
@@ -166,7 +167,7 @@ class Report:
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()  # on refused, ignored and missing files, one line each
     command: str = "gradsync grade"  # followed by the seed, it repeats the report
-    origin: Origin | None = None  # None: a report that is shown but not stored
+    origins: tuple[Origin, ...] = ()  # of each phase; (): a report that is shown but not stored
     graded_at: datetime | None = None
     problem: str = ""  # why the grader failed; then there are no verdicts
     traceback: str = ""  # if the problem was unexpected
@@ -178,6 +179,11 @@ class Report:
     @property
     def max_score(self) -> float:
         return sum(verdict.max_points for verdict in self.verdicts)
+
+    @property
+    def sandboxed(self) -> bool:
+        """Whether the ranks ran in a sandbox, as far as a stored report says."""
+        return all(origin.sandboxed for origin in self.origins)
 
     @property
     def status(self) -> GradeStatus:

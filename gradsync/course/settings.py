@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradsync.course.catalogue import CourseError, read_toml
 
 SETTINGS_FILE = "course.toml"
 LATE_KEYS = ("due", "grace_days", "per_day")
+
+
+# What happens to an exercise that fails because it calls a wrong one: "graded" as it is, or "full",
+# graded again with a right function in the place of the wrong one.
+FollowOn = Literal["graded", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,9 @@ class Settings:
 
     title: str
     late: LateRules = LateRules()
+    points: Mapping[str, float] = field(default_factory=dict)  # of a phase, if they are not 100
+    rubric: Mapping[str, float] = field(default_factory=dict)  # criteria that staff grade by hand
+    follow_on: FollowOn = "graded"
 
 
 def read_settings(root: Path) -> Settings:
@@ -45,8 +54,14 @@ def read_settings(root: Path) -> Settings:
     except (OSError, ValueError) as problem:
         raise CourseError(f"{path} can't be read: {problem}.") from None
     try:
-        title = content.get("course", {}).get("title", root.resolve().name)
-        return Settings(str(title), _late_rules(content.get("late", {})))
+        course = content.get("course", {})
+        return Settings(
+            title=str(course.get("title", root.resolve().name)),
+            late=_late_rules(content.get("late", {})),
+            points=_phase_points(content),
+            rubric=_positive("[rubric]", content.get("rubric", {})),
+            follow_on=_follow_on(course.get("follow_on", "graded")),
+        )
     except (AttributeError, TypeError, ValueError) as problem:
         raise CourseError(f"{path}: {problem}.") from None
 
@@ -67,6 +82,29 @@ def _late_rules(table: dict[str, Any]) -> LateRules:
     if rules.grace_days < 0:
         raise ValueError("grace_days in [late] must not be negative")
     return rules
+
+
+def _phase_points(content: dict[str, Any]) -> dict[str, float]:
+    """Return the points of each phase that has a table such as `[phase1]` with `points`."""
+    tables = {name: table for name, table in content.items() if name.startswith("phase")}
+    for name, table in tables.items():
+        if unknown := sorted(set(table) - {"points"}):
+            raise ValueError(f"[{name}] has no key {unknown[0]!r}; its key is points")
+    given = {name: table["points"] for name, table in tables.items() if "points" in table}
+    return _positive("points", given)
+
+
+def _positive(what: str, table: dict[str, Any]) -> dict[str, float]:
+    for name, value in table.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+            raise ValueError(f"{what} of {name} must be a number above 0, not {value!r}")
+    return {name: float(value) for name, value in table.items()}
+
+
+def _follow_on(value: Any) -> FollowOn:
+    if value not in ("graded", "full"):
+        raise ValueError(f'follow_on in [course] must be "graded" or "full", not {value!r}')
+    return value  # type: ignore[no-any-return]
 
 
 def _moment(value: Any) -> datetime | None:

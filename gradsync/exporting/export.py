@@ -29,6 +29,7 @@ from gradsync.reports.exports import (
 from gradsync.reports.exports.sheets import NotASheet, Sheet
 from gradsync.reports.gradebook import WITHOUT_REPORT
 from gradsync.submission import submission_name
+from gradsync.submission.contents import listing
 from gradsync.text import counted
 
 EXPORTS = "exports"  # in the folder of grades
@@ -52,7 +53,13 @@ class Exported:
 
 
 def export(
-    out: Path, course: Course, to: Format, into: Path | None, environ: Mapping[str, str]
+    out: Path,
+    course: Course,
+    to: Format,
+    into: Path | None,
+    environ: Mapping[str, str],
+    *,
+    anyway: bool = False,
 ) -> Exported:
     """Write the grades in `out` for another system.
 
@@ -63,9 +70,11 @@ def export(
         to: the other system.
         into: the path to write to; None writes to the folder `exports` in `out`.
         environ: environment variables, in which Classroom 50 names the submission.
+        anyway: export scores that different versions of the tests gave, too.
 
     Raises:
-        UnusableInput: there are no grades or no submissions, or `into` can't be used.
+        UnusableInput: there are no grades or no submissions, the scores can't be compared, or
+            `into` can't be used.
         GraderError: the grader failed on the only submission.
         OSError: a file can't be written.
     """
@@ -79,6 +88,11 @@ def export(
         write_atomically(target, gradescope_autograder(course, _phases(data, course)))
         return Exported((target,))
     _check_is_graded(data, out)
+    if data.stale and not anyway:
+        raise UnusableInput(
+            f"{counted(len(data.stale), 'submission')} were graded with other tests than the "
+            f"latest ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
+        )
     if to in SHEETS:
         written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
     elif to == "junit":

@@ -11,20 +11,31 @@ from pathlib import Path
 from typing import Any
 
 from gradsync.course.catalogue import EXERCISES_FILE, Audience, Course
+from gradsync.course.settings import read_settings
 from gradsync.ranks.protocol.user_files import PACKAGE
 from gradsync.submission import Submission
 
 
-def course_digest(course: Course, phases: Sequence[str], audience: Audience = "hidden") -> str:
-    """Return the digest of everything that grades these phases: suites, exercises and software.
+def course_digests(course: Course, phases: Sequence[str]) -> tuple[str, ...]:
+    """Return the digest of everything that grades each of these phases with its hidden suite.
 
     Raises:
         CourseError: a phase has no such suite.
     """
-    suites = {phase: _files(course.suite(audience, phase)) for phase in phases}
-    exercises = {phase: _sha256(course.root / phase / EXERCISES_FILE) for phase in phases}
+    return tuple(course_digest(course, phase) for phase in phases)
+
+
+def course_digest(course: Course, phase: str, audience: Audience = "hidden") -> str:
+    """Return the digest of everything that grades a phase: suite, exercises and software.
+
+    Raises:
+        CourseError: the phase has no such suite.
+    """
+    suite = _files(course.suite(audience, phase))
+    exercises = _sha256(course.root / phase / EXERCISES_FILE)
     runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
-    return _digest([suites, exercises, _files(course.support), runs])
+    points = read_settings(course.root).points.get(phase)
+    return _digest([phase, points, suite, exercises, _files(course.support), runs])
 
 
 def submission_digest(submission: Submission) -> str:

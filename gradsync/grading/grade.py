@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gradsync.course.catalogue import Audience, Course
-from gradsync.errors import GraderError
+from gradsync.errors import BROKEN, GraderError
 from gradsync.grading.root_causes import explain_not_run, point_at_causes
 from gradsync.grading.suite.collector import Collector, OnTest
 from gradsync.grading.suite.parallel import count_parallel_tests
 from gradsync.grading.suite.run import run_pytest
 from gradsync.grading.suite.time_budget import TimeBudget
-from gradsync.ranks import LauncherError, get_launcher
+from gradsync.ranks import get_launcher
 from gradsync.ranks.fast import dynamo
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.records import Report, Verdict
@@ -85,12 +85,16 @@ def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: 
     if collector.interrupted:
         raise KeyboardInterrupt
     if (lost := collector.lost) is not None:
-        text = str(lost)
-        if not isinstance(lost, LauncherError):
-            text = f"A test of the course is broken ({type(lost).__name__}: {lost})."
+        text = f"{BROKEN}: {collector.broken}." if collector.broken else str(lost)
         raise GraderError(text) from lost
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise GraderError(f"pytest ended with {code!r}:\n{said}")
+        is_broken = bool(collector.broken)
+        text = (
+            f"{BROKEN}: {collector.broken}."
+            if is_broken
+            else f"pytest ended with {code!r}:\n{said}"
+        )
+        raise GraderError(text)
 
 
 def _in_order(

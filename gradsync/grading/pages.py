@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.class_records import Result
+from gradsync.class_records import RUBRIC, Result
 from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
+from gradsync.course.settings import read_settings
 from gradsync.errors import UnusableInput
 from gradsync.grading.classes.results import ClassReader
 from gradsync.grading.store import (
@@ -109,6 +110,7 @@ def render_again(folder: Path, course: Course, warn: Callable[[str], None]) -> W
 
 def write_gradebook(store: GradeStore, results: Iterable[Result], course: Course) -> None:
     exercises = [exercise.id for phase in course.phases for exercise in course.exercises(phase)]
+    exercises += [f"{RUBRIC}/{name}" for name in read_settings(course.root).rubric]
     text = gradebook.render(results, course.phases, exercises)
     store.write(GRADEBOOK, text.encode(gradebook.ENCODING))
 
@@ -153,7 +155,17 @@ def _stamp(digest: str, result: Result | None) -> str:
     """Return the digest of all that a page shows: the report, and what corrects it."""
     corrections = ""
     if result is not None and result.is_corrected:
-        corrections = repr((result.score, result.exercises, result.days_late, result.points_lost))
+        exercises = [each for each in result.exercises if each.corrections]
+        corrections = repr(
+            (
+                result.score,
+                result.max_score,
+                exercises,
+                result.total,
+                result.days_late,
+                result.points_lost,
+            )
+        )
     return hashlib.sha256(f"{digest} {corrections}".encode()).hexdigest()
 
 

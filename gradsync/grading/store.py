@@ -5,6 +5,7 @@
     OUT/NAME/report.html         a page of the report, with the corrections of staff
     OUT/gradebook.csv            a line for each submission
     OUT/class.html               the page of the class
+    OUT/changes.csv              the points that changed when submissions were graded again
     OUT/roster.csv               from staff: the people of the class
     OUT/overrides.csv            from staff: points that replace the points of the tests
     OUT/.class.json              what the download says about the submissions
@@ -20,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,12 +38,12 @@ from gradsync.reports.report_json import UnreadableReportError
 
 REPORT, FAILURE, PAGE = "report.json", "grader-failed.json", "report.html"
 GRADEBOOK, CLASS_PAGE = "gradebook.csv", "class.html"
-ROSTER, OVERRIDES = "roster.csv", "overrides.csv"
+ROSTER, OVERRIDES, CHANGES = "roster.csv", "overrides.csv", "changes.csv"
 FACTS, STATE, LOCK = ".class.json", ".grading.json", ".grading.lock"
 SEED_BYTES = 6  # too many seeds for a rank to guess by trying
 UNREADABLE = "its report.json is damaged, or an earlier version wrote it: grade it again"
 # Characters that some file systems refuse, and the names of the class's files in the same folder.
-_TAKEN = r"^(?=(?:gradebook|roster|overrides)\.csv$|class\.html$)."
+_TAKEN = r"^(?=(?:gradebook|roster|overrides|changes)\.csv$|class\.html$)."
 _UNSAFE = re.compile(rf"[^\w. @+-]|^\.|\.$|{_TAKEN}", re.IGNORECASE)
 _MAX_NAME = 200  # bytes; most file systems allow 255
 _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{8}")  # as `whole_files` names them
@@ -143,13 +144,24 @@ class GradeStore:
         """
         return report_json.decode((self.folder / place / REPORT).read_bytes())
 
-    def reusable(self, submission: str, origin: Origin, seed: int) -> Report | None:
-        """Return the report of a submission, if it has a grade of this origin and seed."""
+    def reusable(self, submission: str, origins: Iterable[Origin], seed: int) -> Report | None:
+        """Return the report of a submission, if it has grades of these origins and this seed."""
         place = folder_name(submission)
         record = self._read(place) if self._records is None else self._records.get(place)
-        if record is None or (record.report.origin, record.report.seed) != (origin, seed):
+        if record is None or record.report.problem or record.report.seed != seed:
             return None
-        return None if record.report.problem else record.report
+        return record.report if set(origins) <= set(record.report.origins) else None
+
+    def graded(self, submission: str) -> Report | None:
+        """Return the stored report of a submission, whole, or None if there is no grade."""
+        with suppress(FileNotFoundError, UnreadableReportError):
+            return self.report(folder_name(submission))
+        return None
+
+    def phases(self) -> set[str]:
+        """Return the phases that the grades in the folder are of."""
+        reports = (record.report for record in self.records().values())
+        return {phase for report in reports for phase in report.phases}
 
     def save(self, report: Report, page: str = "") -> None:
         """Store a report and its page, or why the grader failed; report.json is written last."""
@@ -187,13 +199,20 @@ class GradeStore:
             return {}
         return {row.submission: row for row in rows}
 
-    def update_facts(self, new: Iterable[Facts] = ()) -> None:
+    def update_facts(self, new: Sequence[Facts] = (), others: Sequence[Facts] = ()) -> None:
         """Add facts of a download, and drop those of graded submissions that staff have removed.
 
         Attempts of the same learners in previous downloads no longer count.
+
+        Args:
+            new: on the submissions that are graded now.
+            others: on the rest of the class; used for learners who are not known yet.
         """
         records = self.records()
-        latest = {each.submission: each for each in new}
+        known = {each.learner for each in (*self.facts().values(), *new)}
+        known |= {record.report.submission for record in records.values()}
+        added = [each for each in others if each.learner not in known]
+        latest = {each.submission: each for each in (*new, *added)}
         learners = {each.learner for each in latest.values()}
         kept = {
             name: replace(each, counts=each.counts and each.learner not in learners)

@@ -23,13 +23,15 @@ class Conditions:
     course: Course
     phases: tuple[str, ...]
     seed: int
-    course_made: str  # the digest of the course
+    course_made: tuple[str, ...]  # the digest of the course for each of the phases
     sandboxed: bool
     parallel: int | None = None  # tests of a submission at a time; None: as many as are useful
 
-    def origin(self, submission: Submission) -> Origin:
-        """Return the origin of a grade: all that affects it, except the seed."""
-        return Origin(submission_digest(submission), self.course_made, self.sandboxed)
+    def origins(self, submission: Submission) -> tuple[Origin, ...]:
+        """Return the origin of each phase's grade: all that affects it, except the seed."""
+        made = submission_digest(submission)
+        pairs = zip(self.phases, self.course_made, strict=True)
+        return tuple(Origin(phase, made, course, self.sandboxed) for phase, course in pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def do(task: GradingTask) -> Report:
             launcher=launcher,
             parallel=conditions.parallel,
         )
-        return replace(report, command=task.command, origin=conditions.origin(submission))
+        return replace(report, command=task.command, origins=conditions.origins(submission))
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return failed(submission.name, problem)
 

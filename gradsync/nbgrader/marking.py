@@ -52,9 +52,10 @@ class Marking:
         """
         name = f"{student}/{notebook}/{phase}"
         submission, files = submission_of(name, cells, self.course, phase)
-        origin = Origin(submission_digest(submission), self.course_digest(phase), self.sandboxed)
+        made = self.course_digest(phase)
+        origins = (Origin(phase, submission_digest(submission), made, self.sandboxed),)
         store = GradeStore(self.folder)
-        if not self.fresh and store.reusable(name, origin, self.seed):
+        if not self.fresh and store.reusable(name, origins, self.seed):
             return store.report(folder_name(name))
         if self.sandboxed:
             sandbox.check(self.course.root)
@@ -68,7 +69,7 @@ class Marking:
             launcher=launcher,
             parallel=self.parallel,
         )
-        report = replace(relocate(report, files), command=self.command, origin=origin)
+        report = replace(relocate(report, files), command=self.command, origins=origins)
         store.save(report)
         return report
 
@@ -78,7 +79,7 @@ class Marking:
         Raises:
             CourseError: the course has no tests for the phase.
         """
-        return course_digest(self.course, [phase], self._audience(phase))
+        return course_digest(self.course, phase, self._audience(phase))
 
     def _audience(self, phase: str) -> Audience:
         return "hidden" if phase in self.course.graded_phases("hidden") else "visible"

@@ -13,6 +13,7 @@ from gradsync.class_records import ClassResults, Result, ResultStatus
 from gradsync.records import Verdict
 from gradsync.reports import class_measures as measures
 from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
+from gradsync.reports.corrections import charged_text
 from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.summary import Guide
 from gradsync.reports.templating import template
@@ -172,6 +173,11 @@ class Row:
     unusual: tuple[str, ...]  # "a low score", "slow to grade"
 
     @property
+    def charged(self) -> str:
+        """What lateness costs: "2 days, 20 points"."""
+        return charged_text(self.result)
+
+    @property
     def remarks(self) -> str:
         """Further facts: unusual values, attempts, overrides, lateness and notes."""
         result = self.result
@@ -181,7 +187,7 @@ class Row:
         if self.overrides:
             parts.append(counted(self.overrides, "override"))
         if result.points_lost > 0:
-            parts.append(f"{amount(result.points_lost)} points lost by lateness")
+            parts.append(f"late: {self.charged}")
         return ", ".join([*parts, *result.download_notes])
 
 
@@ -206,7 +212,7 @@ def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
         handle="" if name == result.submission else result.submission,
         link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
         state=STATES[result.status],
-        overrides=sum(each.override is not None for each in result.exercises),
+        overrides=len(result.overrides),
         unusual=tuple(_unusual(result, scores, times)),
     )
 

@@ -21,7 +21,7 @@ NUMBERS = ("submission", "score", "max_score")  # then the phases of the course,
 # After the exercises. The roster and the download give most of them.
 DETAILS = (
     *("first_mistake", "overrides", "id", "name", "email", "section"),
-    *("handed_in", "days_late", "points_lost", "attempt", "notes"),
+    *("handed_in", "days_late", "days_charged", "points_lost", "attempt", "notes"),
 )
 
 WITHOUT_REPORT = ("not-graded", "missing")  # statuses of lines that are not made from a report
@@ -78,6 +78,7 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
         "section": person and cell(person.section),
         "handed_in": result.handed_in and result.handed_in.isoformat(" ", "seconds"),
         "days_late": result.days_late or None,
+        "days_charged": result.days_charged or None,
         "points_lost": result.points_lost or None,
         "attempt": f"{result.attempt} of {result.attempts}" if result.attempt else None,
         "notes": cell("; ".join(result.notes)),
@@ -86,5 +87,5 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
 
 def override_text(override: Override) -> str:
     """Return an override in one line: the exercise, the points, the author and the reason."""
-    points = amount(override.points)
+    points = "comment" if override.points is None else amount(override.points)
     return f"{override.exercise}: {points} by {override.by}: {override.reason}"

@@ -34,10 +34,12 @@ def render(
     verdicts = [verdict for problem in problems for verdict in problem.verdicts]
     verdicts += [exercise.verdicts[0] for exercise in unfinished[:1]]
     wanted = [(guide.path, guide.heading) for guide in map(summary.guide, verdicts) if guide]
-    share = report.score / report.max_score if report.max_score > 0 else 0.0
+    corrected = result if result and result.is_corrected else None
+    score, most = (corrected or report).score or 0.0, (corrected or report).max_score or 0.0
+    share = score / most if most > 0 else 0.0
     return _PAGE.render(
         report=report,
-        corrected=result if result and result.is_corrected else None,
+        corrected=corrected,
         made_from=made_from,
         percent=round(100 * min(max(share, 0.0), 1.0), 1),
         standing=summary.standing(report),

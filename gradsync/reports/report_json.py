@@ -36,7 +36,7 @@ def encode(report: Report) -> bytes:
         "seed": report.seed,
         "notes": report.notes,
         "command": report.command,
-        "made_from": report.origin,
+        "made_from": report.origins,
         "graded_at": report.graded_at,
         "problem": report.problem,
         "traceback": report.traceback,
@@ -54,7 +54,7 @@ def decode(content: bytes) -> Report:
     """
     try:
         found = msgspec.json.decode(content)
-        known = {**found, "verdicts": found["tests"], "origin": found["made_from"]}
+        known = {**found, "verdicts": found["tests"], "origins": found["made_from"]}
         return msgspec.convert(known, Report)
     except (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError) as problem:
         raise UnreadableReportError(str(problem)) from None

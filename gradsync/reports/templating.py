@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from gradsync.records import Status, Verdict
 from gradsync.reports import summary
+from gradsync.reports.corrections import charged_text, correction_text
 from gradsync.reports.text import amount, blocks, duration, printable
 from gradsync.reports.timeline import collectives
 from gradsync.reports.timeline.palette import rank_colour
@@ -83,6 +84,7 @@ def _environment() -> Environment:
         sentence=summary.sentence, paragraphs=summary.paragraphs, guide=summary.guide
     )
     made.filters.update(printed_by=summary.printed_by, full_stop=full_stop)
+    made.filters.update(charged=charged_text, correction=correction_text)
     made.filters.update(breakable=_breakable, duration=duration)
     made.globals.update(script=_script, script_policy=_script_policy)
     made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)

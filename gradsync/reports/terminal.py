@@ -84,7 +84,7 @@ def _header(report: Report, with_points: bool) -> RenderableType:
     return Text.assemble(
         (printable(report.submission) + points, "bold"),
         (f"  ·  seed {report.seed}  ·  {amount(report.seconds)} s", "dim"),
-        ("  ·  no sandbox" if report.origin and not report.origin.sandboxed else "", "yellow"),
+        ("" if report.sandboxed else "  ·  no sandbox", "yellow"),
     )
 
 

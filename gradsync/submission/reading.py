@@ -19,7 +19,7 @@ from gradsync.submission.folders import file_entries, folder_entries
 from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
-STAFF_FILES = {"course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
+STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 MISNAMED = 5  # at most this many notes on names that are almost right
 
 

@@ -20,11 +20,11 @@ from rich.text import Text
 from gradsync.cli.activity import activity
 from gradsync.cli.app import say, show
 from gradsync.course.catalogue import Course
-from gradsync.errors import GraderError, UnusableInput
+from gradsync.errors import BROKEN, GraderError, UnusableInput
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
-from gradsync.text import counted, in_list, listed
+from gradsync.text import counted
 
 if TYPE_CHECKING:
     from gradsync.grading.classes.entries import Entry
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gradsync.grading.tasks import Perform
 
 LATEST = 5  # scores in the live display
+SHOWN = 10  # names or changed scores that are listed; more are counted
 
 
 def run_class(
@@ -49,6 +50,7 @@ def run_class(
     roster: Path | None = None,
     whole: bool = False,
     members: Sequence[Entry] | None = None,
+    add_phase: bool = False,
 ) -> None:
     """Grade submissions and show the outcomes; `grade_class` explains the arguments.
 
@@ -74,6 +76,7 @@ def run_class(
                 sandboxed=sandboxed,
                 execution=tally.following(Execution(perform, parallel), progress),
                 members=members,
+                add_phase=add_phase,
             )
             _show(outcomes, progress, tally)
     except KeyboardInterrupt:
@@ -101,13 +104,13 @@ def part_of(
     if shard is None:
         return members, seed
     from gradsync.grading.classes.merging import read_shard, shared_seed
-    from gradsync.grading.fingerprint import course_digest
+    from gradsync.grading.fingerprint import course_digests
 
     part = read_shard(shard).part(members)
     if not part:
         raise UnusableInput(f"--shard {shard} is empty: there are only {len(members)} submissions.")
     if seed is None:
-        seed = shared_seed(course_digest(course, phases), members)
+        seed = shared_seed(course_digests(course, phases), members)
     return part, seed
 
 
@@ -142,19 +145,24 @@ class Tally:
         self.missing: list[str] = []  # people on the roster who handed in nothing
         self.corrected = 0  # submissions whose points differ from the points of the tests
         self.graded = self.kept = self.unreadable = 0
-        self.lost: list[str] = []  # names of submissions on which the grader failed
+        self.lost: dict[str, str] = {}  # submissions on which the grader failed, and why
+        self.changes: list[str] = []  # lines on points that changed
 
     def count(self, outcome: Outcome) -> None:
         """Count an outcome."""
         report = outcome.report
         if report.problem:
-            self.lost.append(printable(report.submission))
+            self.lost[printable(report.submission)] = printable(report.problem)
         elif outcome.is_new and report.status == "unreadable":
             self.unreadable += 1
         elif outcome.is_new:
             self.graded += 1
         else:
             self.kept += 1
+        if outcome.change is not None:
+            from gradsync.grading.classes.regrading import change_line
+
+            self.changes.append(change_line(outcome.change))
 
     def following(self, execution: Execution, progress: Progress) -> Execution:
         """Return an execution that reports to the display and to this tally."""
@@ -171,11 +179,18 @@ class Tally:
     def show(self, out: Path, *, page: bool) -> None:
         """Print the counts of submissions, the kept lines and the missing people."""
         from gradsync.grading.pages import missing_text
-        from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
+        from gradsync.grading.store import CHANGES, CLASS_PAGE, GRADEBOOK
 
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
         unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
         print(f"{out / GRADEBOOK}: {self.graded} graded{unreadable}{kept}")
+        if self.changes:
+            changed = counted(len(self.changes), "score")
+            print(f"{out / CHANGES}: {changed} changed, because they were graded again:")
+            for text in self.changes[:SHOWN]:
+                print(f"  {text}")
+            if len(self.changes) > SHOWN:
+                print(f"  and {len(self.changes) - SHOWN} more")
         if self.others:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
@@ -190,19 +205,24 @@ class Tally:
     def check(self) -> None:
         """Raise GraderError if the grader failed on some submissions; the others are graded."""
         if self.lost:
-            raise GraderError(
-                f"no grade for {listed(map(in_list, self.lost))}. Run the same command again."
-            )
+            names = listing(self.lost, most=SHOWN)
+            advice = f"no grade for {names}. Run the same command again."
+            if all(problem.startswith(BROKEN) for problem in self.lost.values()):
+                advice = f"no grade for {names}. Correct the test, then run the same command again."
+            raise GraderError(advice)
 
 
 def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None:
     """Show each outcome when it is known, and count the outcomes."""
+    known: set[str] = set()
     for outcome in outcomes:
         tally.count(outcome)
         progress.end(outcome)
-        if problem := outcome.report.problem:
-            name = printable(outcome.report.submission)
-            progress.print(f"{outcome.report.traceback}{name} could not be graded: {problem}")
+        report = outcome.report
+        if report.problem and report.problem not in known:  # a broken test fails on everybody
+            known.add(report.problem)
+            name = printable(report.submission)
+            progress.print(f"{report.traceback}{name} could not be graded: {report.problem}")
 
 
 class Progress(Protocol):

@@ -79,6 +79,10 @@ def export_command(
         Path | None,
         typer.Option(help="The path to write. Default: in OUT/exports, or beside the submissions."),
     ] = None,
+    anyway: Annotated[
+        bool,
+        typer.Option("--anyway", help="Also export scores of different versions of the tests."),
+    ] = False,
 ) -> None:
     """Write grades for Canvas, Moodle, Gradescope and other systems.
 
@@ -88,7 +92,7 @@ def export_command(
     """
     from gradsync.exporting.export import export  # imports pytest and jinja2
 
-    exported = export(out, find_course(carried=True), to, into, os.environ)
+    exported = export(out, find_course(carried=True), to, into, os.environ, anyway=anyway)
     for path in exported.paths:
         print(path)
     _show_left_out(exported)

@@ -22,6 +22,10 @@ Jobs = Annotated[
     int | None,
     typer.Option(min=1, help="Submissions at a time. Default: as many as cores and memory allow."),
 ]
+AddPhase = Annotated[
+    bool,
+    typer.Option("--add-phase", help="Keep the points of other phases in OUT, and add these."),
+]
 Roster = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="The class: a CSV with the columns id,name,email."),
@@ -58,15 +62,16 @@ Unsafe = Annotated[
 ]
 
 
-def repeated(*, unsafe: bool, **given: object) -> str:
+def repeated(*added: str, unsafe: bool, **given: object) -> str:
     """Return the command that grades again, without its paths, quoted for a shell.
 
     Args:
+        added: further flags, or "".
         unsafe: whether to run without a sandbox.
         given: the values of options by name; None if an option was not given.
     """
     options = [(f"--{name}", str(value)) for name, value in given.items() if value is not None]
-    flags = ["--fresh", *[NO_SANDBOX] * unsafe]
+    flags = [*filter(None, added), "--fresh", *[NO_SANDBOX] * unsafe]
     words = [word for option in options for word in option]
     return shlex.join(["gradsync", "grade", *words, *flags])
 
@@ -75,6 +80,7 @@ def repeated(*, unsafe: bool, **given: object) -> str:
 def grade_command(
     submissions: Submissions,
     phase: Phase = None,
+    add_phase: AddPhase = False,
     out: Out = Path("grades"),
     jobs: Jobs = None,
     roster: Roster = None,
@@ -94,6 +100,7 @@ def grade_command(
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
     [dim]gradsync grade class/ --only ada --out week3[/] one submission of it
+    [dim]gradsync grade class/ --phase 2 --add-phase --out week3[/]  points of another phase, too
     """
     from gradsync.grading.classes.entries import entries_at, only_of  # imports pytest
     from gradsync.grading.imports.bulk import unpacked
@@ -101,7 +108,8 @@ def grade_command(
 
     course = find_course(carried=True)
     phases = course.phases_to_grade("hidden", phase)
-    command = repeated(phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
+    add = "--add-phase" if add_phase else ""
+    command = repeated(add, phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
         every = entries_at(list(given), course, out, command, keep, given)
         members = only_of(every, only or [], out, roster)
@@ -120,7 +128,8 @@ def grade_command(
             sandboxed=not unsafe,
             perform=perform,
             parallel=parallel,
-            members=members,
+            members=every,
+            add_phase=add_phase,
         )
 
 

@@ -9,15 +9,16 @@ from datetime import datetime
 from io import StringIO
 from pathlib import Path
 
-from gradsync.class_records import Override, Person, Result
+from gradsync.class_records import TOTAL, Override, Person, Result
 from gradsync.course.settings import LateRules
-from gradsync.grading.classes.tables import read_table
+from gradsync.grading.classes.tables import Row, TableError, read_table
 from gradsync.submission.contents import listing
 from gradsync.text import counted, listed, verb
 
 COLUMNS = ("submission", "exercise", "points", "reason", "by")
+NEEDED = ("submission", "reason", "by")  # columns without empty cells
 
-Overrides = dict[str, dict[str, Override]]  # submission -> exercise -> its override
+Overrides = dict[str, list[Override]]  # by submission
 DAY = 24 * 60 * 60  # seconds
 
 
@@ -26,40 +27,63 @@ def read_overrides(
 ) -> tuple[Overrides, list[str]]:
     """Return the overrides in a file, and warnings on exercises that the course does not have.
 
+    A line is about an exercise, a test (its id in report.json) or the total. Without points, it is
+    a comment.
+
     Args:
         path: the file; it need not exist.
         exercises: ids of the course's exercises, by their ids and by their names.
 
     Raises:
-        TableError: the file can't be read, a value is missing or not a number, or a second line
-            is about the same exercise of a submission.
+        TableError: lines can't be used: a value is missing or not a number, or a second line gives
+            points for the same thing. The text lists all of them.
     """
     found: Overrides = {}
     warnings: list[str] = []
-    if not path.exists():
-        return found, warnings
-    for row in read_table(path, COLUMNS):
-        if empty := [column for column in COLUMNS if not row[column]]:
-            raise row.error(f"the value of {empty[0]!r} is missing")
-        points = row.number("points")
-        if points < 0:
-            raise row.error(f"points must not be negative, but they are {row['points']}")
-        meant = exercises.get(row["exercise"], ())
-        if len(meant) != 1:
-            problem = f"several exercises {row['exercise']!r}: write {listed(meant, 'or')}"
-            if not meant:
-                problem = f"no exercise {row['exercise']!r}"
-            warnings.append(
-                f"{path.name}, line {row.line}: the course has {problem}. The line is ignored."
-            )
-            continue
-        [exercise] = meant
-        override = Override(row["submission"], exercise, points, row["reason"], row["by"], row.line)
-        of_submission = found.setdefault(override.submission, {})
-        if exercise in of_submission:
-            raise row.error(f"{exercise} of {override.submission} occurs a second time")
-        of_submission[exercise] = override
+    problems: list[str] = []
+    taken: set[tuple[str, str]] = set()
+    try:
+        for row in read_table(path, COLUMNS) if path.exists() else ():
+            try:
+                override = _override(row, exercises, warnings)
+                if override is None:
+                    continue
+                key = override.submission, override.exercise
+                if override.points is not None and key in taken:
+                    raise row.error(
+                        f"{override.exercise} of {override.submission} occurs a second time"
+                    )
+                if override.points is not None:
+                    taken.add(key)
+                found.setdefault(override.submission, []).append(override)
+            except TableError as problem:
+                problems.append(str(problem))
+    except TableError as problem:
+        problems.append(str(problem))
+    if problems:
+        raise TableError("\n".join(problems))
     return found, warnings
+
+
+def _override(
+    row: Row, exercises: Mapping[str, Sequence[str]], warnings: list[str]
+) -> Override | None:
+    if empty := [column for column in NEEDED if not row[column]]:
+        raise row.error(f"the value of {empty[0]!r} is missing")
+    points = row.number("points") if row["points"] else None
+    if points is not None and points < 0:
+        raise row.error(f"points must not be negative, but they are {row['points']}")
+    name = row["exercise"] or TOTAL
+    meant = [name] if name == TOTAL or "::" in name else exercises.get(name, ())
+    if len(meant) != 1:
+        problem = f"several exercises {name!r}: write {listed(meant, 'or')}"
+        if not meant:
+            problem = f"no exercise {name!r}"
+        warnings.append(
+            f"{row.path.name}, line {row.line}: the course has {problem}. The line is ignored."
+        )
+        return None
+    return Override(row["submission"], meant[0], points, row["reason"], row["by"], row.line)
 
 
 def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
@@ -70,12 +94,13 @@ def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
     Raises:
         TableError: a file can't be read.
     """
-    lines: dict[tuple[str, str], tuple[Path, list[str]]] = {}
+    lines: dict[tuple[str, ...], tuple[Path, list[str]]] = {}
     warnings = []
     for file in files:
         for row in read_table(file, COLUMNS):
             cells = [row[column] for column in COLUMNS]
-            first, known = lines.setdefault((row["submission"], row["exercise"]), (file, cells))
+            about = (row["submission"], row["exercise"])
+            first, known = lines.setdefault(about if row["points"] else tuple(cells), (file, cells))
             if known != cells:
                 warnings.append(
                     f"{first} and {file} have different points for {row['exercise']} of "
@@ -97,6 +122,11 @@ def days_late(rules: LateRules, handed_in: datetime | None, person: Person | Non
     return max((handed_in - due).total_seconds() / DAY - allowed, 0.0)
 
 
+def days_charged(days: float) -> int:
+    """Return the days that cost points: each day that has begun counts as a whole one."""
+    return math.ceil(round(days * DAY) / DAY)
+
+
 def lacks_time(rules: LateRules, result: Result) -> bool:
     """Return whether a submission may be late, but has no known time of handing in."""
     due = (result.person.due if result.person else None) or rules.due
@@ -114,4 +144,4 @@ def untimed_text(submissions: Sequence[str]) -> str:
 
 def points_lost(rules: LateRules, days: float, score: float, max_score: float) -> float:
     """Return the points lost: each day that has begun counts, but the score stays at least 0."""
-    return min(rules.per_day * math.ceil(days) * max_score, max(score, 0.0))
+    return min(rules.per_day * days_charged(days) * max_score, max(score, 0.0))

@@ -58,22 +58,18 @@ def entries_at(
 ) -> list[Entry]:
     """Return the submissions at these paths; a path may be a class, or a download of one.
 
-    `out` is skipped if it is in a class. `command` followed by a path must grade the submissions at
+    `command` followed by a path must grade the submissions at
     that path. Of several attempts of a learner in downloads, the last one counts, or the one with
     the most points. Other submissions with the same name are numbered, unless `keep` is given:
     then they are attempts, too. `downloads` maps each unpacked path to the archive that the user
     named; commands name the archive.
 
     Raises:
-        SubmissionError: there is no submission at a path.
+        SubmissionError: there is no submission at a path, or `out` is in a class.
         TableError: the file of names in a download can't be read.
     """
     named = {path: (downloads or {}).get(path, path) for path in paths}
     members = [each for path in named for each in _members(path, named[path], course, out)]
-    if not members:
-        raise SubmissionError(
-            f"The only folder found is {out}, the output folder. Name a folder of submissions."
-        )
     names = _Names()
     entries = []
     for group in attempts(by_name(members) if keep else _once(members)):
@@ -171,7 +167,15 @@ def _source(learner: str, members: Sequence[HandedIn]) -> str:
 
 
 def _members(path: Path, named: Path, course: Course, out: Path) -> list[HandedIn]:
-    members = [each for each in found_at(path, course) if not _is(each.source, out)]
+    members = found_at(path, course)
+    is_class = not (len(members) == 1 and members[0].source == path)
+    folder, place = path.resolve(), out.resolve()
+    if place == folder or (is_class and place.is_relative_to(folder)):
+        beside = shlex.quote(str(named.parent / f"{named.name or 'class'}-grades"))
+        raise SubmissionError(
+            f"{out} is in the folder of the submissions, so it would be taken for one. Choose a "
+            f"folder outside of it, for example --out {beside}."
+        )
     return [replace(each, is_alone=len(members) == 1, named=named) for each in members]
 
 
@@ -195,10 +199,6 @@ def _once(members: Iterable[HandedIn]) -> Iterator[HandedIn]:
             yield each
         if isinstance(each.source, Path):
             seen.add((each.source, each.learner))
-
-
-def _is(source: Path | Mapping[str, Path], folder: Path) -> bool:
-    return isinstance(source, Path) and source.resolve() == folder.resolve()
 
 
 class _Names:

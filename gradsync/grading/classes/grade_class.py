@@ -19,11 +19,18 @@ from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.classes.entries import Entry
+from gradsync.grading.classes.regrading import (
+    Change,
+    change_of,
+    changes_text,
+    check_phases,
+    with_other_phases,
+)
 from gradsync.grading.classes.results import ClassReader
 from gradsync.grading.classes.roster import read_roster
-from gradsync.grading.fingerprint import course_digest
+from gradsync.grading.fingerprint import course_digests
 from gradsync.grading.pages import Written, page_of, write_class, write_gradebook
-from gradsync.grading.store import ROSTER, GradeStore
+from gradsync.grading.store import CHANGES, ROSTER, GradeStore, folder_name
 from gradsync.grading.tasks import Conditions, GradingTask, Perform, failed, here
 from gradsync.records import Report
 from gradsync.reports import gradebook
@@ -32,7 +39,8 @@ from gradsync.reports.guide_sections import GuideText
 SMALL = 50  # lines of a gradebook that is always kept up to date
 SHARE = 0.05  # the part of a run that is spent on writing the gradebook of a larger class
 KILLED = GraderError(
-    "the process that graded it was killed twice. If memory ran out, use a smaller --jobs."
+    "the process that graded it was killed twice, or did not finish in time. If memory ran out, "
+    "use a smaller --jobs."
 )
 
 
@@ -43,6 +51,7 @@ class Outcome:
     report: Report  # a kept one without events and output
     page: Path  # its report.html
     is_new: bool  # graded now
+    change: Change | None = None  # of the points, if it was graded before
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,7 @@ def grade_class(
     sandboxed: bool = True,
     execution: Execution = Execution(),
     members: Sequence[Entry] | None = None,
+    add_phase: bool = False,
 ) -> Iterator[Outcome]:
     """Grade the submissions into `out`, and yield each outcome; unchanged submissions come first.
 
@@ -87,29 +97,41 @@ def grade_class(
         sandboxed: run the ranks in a sandbox; `ranks.sandbox.check` checks whether that works.
         execution: where the grading is done.
         members: all submissions of the class, if `entries` are a part of them.
+        add_phase: keep the points of the other phases that the folder has grades of.
 
     Raises:
+        UnusableInput: the folder has grades of other phases, and `add_phase` is false.
         FolderInUse: another grader is writing to `out`.
         TableError: the roster.csv or overrides.csv in `out` can't be used.
         CourseError: a phase has no hidden suite, or course.toml can't be used.
         OSError: `out` can't be written to.
     """
-    made, store = course_digest(course, phases), GradeStore(out)
+    made, store = course_digests(course, phases), GradeStore(out)
     with store.locked():
         store.remove_leftovers()
+        check_phases(store.phases(), phases, out, add=add_phase)
         if roster is not None:
             read_roster(roster)  # it must be usable before it replaces the previous one
             store.write(ROSTER, roster.read_bytes().decode("utf-8-sig"))
-        store.update_facts(entry.facts for entry in (entries if members is None else members))
+        store.update_facts(
+            [entry.facts for entry in entries], [entry.facts for entry in members or ()]
+        )
         others = ClassReader(store, course).submissions()
         others -= {entry.facts.learner for entry in entries}
         execution.on_kept(sorted(map(gradebook.cell, others)))
         seed = store.settle_seed(seed, fresh=fresh, others=bool(others))
+        changes: list[Change] = []
         conditions = Conditions(course, tuple(phases), seed, made, sandboxed, execution.parallel)
         try:
             done = {} if fresh else _finished(entries, conditions, store)
-            yield from _outcomes(entries, done, conditions, execution, store)
+            keep = store.graded if add_phase else lambda _: None
+            for outcome in _outcomes(entries, done, conditions, execution, store, keep):
+                if outcome.change is not None:
+                    changes.append(outcome.change)
+                yield outcome
         finally:
+            if changes:
+                store.write(CHANGES, changes_text(changes, store.read_text(CHANGES) or ""))
             store.update_facts()
             execution.on_written(write_class(store, course))
 
@@ -120,7 +142,9 @@ def _outcomes(
     conditions: Conditions,
     execution: Execution,
     store: GradeStore,
+    kept: Callable[[str], Report | None],
 ) -> Iterator[Outcome]:
+    """Yield the outcomes; `kept` returns the report whose other phases a new report keeps."""
     book = Gradebook(store, conditions.course)
     book.update()
     for name, report in done.items():
@@ -135,16 +159,28 @@ def _outcomes(
 
     guides = guide_texts(conditions.course)
     for task, graded in execution.perform(tasks()):
-        report = _stored(graded or failed(task.submission.name, KILLED), guides, store)
+        name = task.submission.name
+        before = store.records().get(folder_name(name))
+        report = _stored(graded or failed(name, KILLED), guides, store, kept)
         book.update()
-        yield Outcome(report, store.page(report.submission), is_new=True)
+        change = change_of(before.report if before else None, report)
+        yield Outcome(report, store.page(name), is_new=True, change=change)
 
 
-def _stored(report: Report, guides: Sequence[GuideText], store: GradeStore) -> Report:
+def _stored(
+    report: Report,
+    guides: Sequence[GuideText],
+    store: GradeStore,
+    kept: Callable[[str], Report | None],
+) -> Report:
     """Store a report with its page, or the reason why this is not possible; return the report."""
     report = replace(report, graded_at=datetime.now(timezone.utc))
     try:
+        report = with_other_phases(report, kept(report.submission))
         store.save(report, page_of(report, guides))
+    except UnusableInput as problem:
+        report = failed(report.submission, GraderError(str(problem)))
+        store.save(report)
     except (OSError, ValueError) as problem:  # the other submissions must still be graded
         report = failed(report.submission, problem)
         store.save(report)
@@ -157,8 +193,8 @@ def _finished(
     """Return the grades of an earlier run that are still valid, by submission."""
     found = {}
     for entry in entries:
-        origin = conditions.origin(entry.submission(conditions.course, conditions.phases))
-        report = store.reusable(entry.name, origin, conditions.seed)
+        origins = conditions.origins(entry.submission(conditions.course, conditions.phases))
+        report = store.reusable(entry.name, origins, conditions.seed)
         if report is not None:
             found[entry.name] = report
     return found

@@ -18,6 +18,7 @@ from gradsync.grading.pages import Written, write_class
 from gradsync.grading.store import OVERRIDES, ROSTER, SEED_BYTES, STATE, GradeStore
 from gradsync.records import Report
 from gradsync.submission.contents import listing
+from gradsync.text import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,11 @@ def read_shard(text: str) -> Shard:
     return shard
 
 
-def shared_seed(course_made: str, entries: Sequence[Entry]) -> int:
+def shared_seed(course_made: Sequence[str], entries: Sequence[Entry]) -> int:
     """Return a seed that all shards of a class have in common; learners can't calculate it.
 
     Args:
-        course_made: the digest of the course and its hidden suites, which learners don't have.
+        course_made: the digests of the course and its hidden suites, which learners don't have.
         entries: all submissions of the class.
     """
     content = json.dumps([course_made, sorted(entry.name for entry in entries)])
@@ -78,6 +79,7 @@ def merge(
         for store in (*sources, target):
             stack.enter_context(store.locked())
         target.remove_leftovers()
+        _check_phases([target, *sources])
         older = {name for source in sources for name in _copy_grades(source, target)}
         if older:
             warn(f"The latest of several grades counts for {listing(older)}.")
@@ -86,6 +88,17 @@ def merge(
         for warning in written.warnings:
             warn(warning)
     return written
+
+
+def _check_phases(stores: Sequence[GradeStore]) -> None:
+    """Check that all folders have grades of the same phases; otherwise, points would be lost."""
+    graded = {store.folder: tuple(sorted(store.phases())) for store in stores if store.phases()}
+    if len(set(graded.values())) > 1:
+        of_each = ", ".join(f"{folder}: {listed(phases)}" for folder, phases in graded.items())
+        raise UnusableInput(
+            f"The folders have grades of different phases ({of_each}). Grade the other phases "
+            "into one of the folders: `gradsync grade --add-phase`."
+        )
 
 
 def _copy_grades(source: GradeStore, target: GradeStore) -> Iterator[str]:

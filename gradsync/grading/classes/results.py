@@ -6,11 +6,13 @@ and the course's `course.toml`. So nothing is graded again after a correction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from gradsync.class_records import (
+    RUBRIC,
+    TOTAL,
     ClassResults,
     ExerciseResult,
     Facts,
@@ -22,6 +24,7 @@ from gradsync.class_records import (
 from gradsync.course.catalogue import Course
 from gradsync.course.settings import Settings, read_settings
 from gradsync.grading.classes.corrections import (
+    days_charged,
     days_late,
     lacks_time,
     points_lost,
@@ -66,11 +69,14 @@ class ClassReader:
         for exercise in self._course:
             ids[exercise.id] = [exercise.id]
             ids.setdefault(exercise.name, []).append(exercise.id)
+        ids |= {f"{RUBRIC}/{name}": [f"{RUBRIC}/{name}"] for name in self.settings.rubric}
         self._roster = roster_of(store.folder)
         self._overrides, self.warnings = read_overrides(store.folder / OVERRIDES, ids)
         self._facts = store.facts()
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
         self._max_points: dict[str, float] = {}  # by exercise
+        self._of_phases = _points_of_phases(store)
+        self._stale: list[str] = []
 
     def submissions(self) -> set[str]:
         """Return the names of the submissions with a report, or on which the grader failed."""
@@ -100,6 +106,7 @@ class ClassReader:
             if best.score is not None and lacks_time(self.settings.late, best):
                 untimed.append(learner)
             yield best
+        self._find_stale(places)
         yield from waiting
         for name in sorted(absent):
             yield self._missing(name, absent[name])
@@ -110,6 +117,25 @@ class ClassReader:
             self.warnings.append(
                 f"{counted(len(unread), 'report')} can't be read: {listing(unread)}. Each is "
                 "damaged or of an earlier version. Grade these submissions again."
+            )
+
+    def _find_stale(self, places: Mapping[str, Sequence[tuple[str, Report]]]) -> None:
+        """Find the submissions that other tests graded than the latest ones, and warn of them."""
+        graded = [(learner, report) for learner in sorted(places) for _, report in places[learner]]
+        current: dict[str, str] = {}  # by phase
+        for _, report in sorted(graded, key=lambda pair: _graded_at(pair[1])):
+            current |= {origin.phase: origin.course for origin in report.origins}
+        self._stale = [
+            learner
+            for learner, report in graded
+            if any(origin.course != current[origin.phase] for origin in report.origins)
+        ]
+        if self._stale:
+            self.warnings.append(
+                f"{counted(len(self._stale), 'submission')} of {counted(len(places), 'learner')} "
+                "were graded with other tests, or another version of the software, than the "
+                f"latest ones, so the scores can't be compared: {listing(self._stale)}. Grade the "
+                "whole class again, without --only."
             )
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:
@@ -151,6 +177,7 @@ class ClassReader:
             seed=self._store.seed,
             graded_at=self.graded_at,
             warnings=tuple(self.warnings),
+            stale=tuple(self._stale),
         )
 
     def _attempts(self) -> dict[str, list[tuple[str, Report]]]:
@@ -177,6 +204,9 @@ class ClassReader:
             notes=(*facts.notes, *report.notes),
             download_notes=facts.notes,
             folder=folder,
+            key=facts.key,
+            uploads=facts.uploads,
+            group=facts.group,
         )
         if report.problem:
             return replace(result, notes=(*facts.notes, report.problem))
@@ -186,25 +216,19 @@ class ClassReader:
 
     def _scored(self, result: Result, report: Report) -> Result:
         """Return a result with the points of its report, after overrides and lateness."""
-        tested = {each.id: each for each in summary.exercises(report)}
-        given = self._overrides_of(result.submission, result.person, tested)
-        for each in tested.values():
-            most = max(self._max_points.get(each.id, 0.0), finite(each.max_points))
-            self._max_points[each.id] = most
-        exercises = tuple(
-            ExerciseResult(
-                each.id,
-                given[each.id].points if each.id in given else finite(each.points),
-                finite(each.max_points),
-                given.get(each.id),
-            )
-            for each in tested.values()
-        )
-        self._warn_of_excess(result.submission, exercises)
-        added = {name: given[name].points - tested[name].points for name in given}
-        score, most = report.score + sum(added.values()), finite(report.max_score)
+        lines = self._overrides_of(result.submission, result.person)
+        exercises = (*self._exercises(report, lines), *self._criteria(lines))
+        self._warn(result.submission, exercises, lines, {test.id for test in report.verdicts})
+        tested = {each.id: finite(each.points) for each in summary.exercises(report)}
+        added = {each.exercise: each.points - tested.get(each.exercise, 0.0) for each in exercises}
+        score = report.score + sum(points for points in added.values() if abs(points) > _ROUNDING)
+        absent = {name: most for name, most in self._of_phases.items() if name not in report.phases}
+        most = finite(report.max_score + sum((*absent.values(), *self.settings.rubric.values())))
+        total = tuple(each for each in lines if each.exercise == TOTAL)
         late = days_late(self.settings.late, result.handed_in, result.person)
         lost = points_lost(self.settings.late, late, score, most)
+        if given := [each.points for each in total if each.points is not None]:
+            score, lost = given[0], 0.0
         return replace(
             result,
             score=finite(score - lost),
@@ -214,55 +238,95 @@ class ClassReader:
             tests=report.verdicts,
             seconds=finite(report.seconds),
             days_late=finite(late),
+            days_charged=days_charged(late),
             points_lost=finite(lost),
-            sandboxed=report.origin is None or report.origin.sandboxed,
+            sandboxed=report.sandboxed,
+            total=total,
+            notes=(*result.notes, *(f"missing: {phase}" for phase in absent)),
         )
+
+    def _exercises(self, report: Report, lines: Sequence[Override]) -> Iterator[ExerciseResult]:
+        for each in summary.exercises(report):
+            tests = {test.id: test.points for test in each.verdicts}
+            mine = [line for line in lines if line.exercise in (each.id, *tests)]
+            tests |= {
+                o.exercise: o.points for o in mine if "::" in o.exercise and o.points is not None
+            }
+            own = [o.points for o in mine if o.exercise == each.id and o.points is not None]
+            points = own[0] if own else sum(tests.values())
+            most = finite(each.max_points)
+            self._max_points[each.id] = max(self._max_points.get(each.id, 0.0), most)
+            # The line about the exercise decides, so it comes first.
+            mine.sort(key=lambda line: line.exercise != each.id)
+            yield ExerciseResult(each.id, finite(points), most, tuple(mine))
+
+    def _criteria(self, lines: Sequence[Override]) -> Iterator[ExerciseResult]:
+        """Yield the criteria that staff grade by hand; without a line, they have no points."""
+        for name, most in self.settings.rubric.items():
+            id = f"{RUBRIC}/{name}"
+            mine = tuple(line for line in lines if line.exercise == id)
+            points = next((o.points for o in mine if o.points is not None), 0.0)
+            self._max_points[id] = most
+            yield ExerciseResult(id, finite(points), finite(most), mine)
 
     def _missing(self, name: str, person: Person) -> Result:
-        given = self._overrides_of(name, person, self._max_points)
+        lines = self._overrides_of(name, person)
         result = Result(name, "missing", person=person)
-        if not given:
-            return result
         exercises = tuple(
-            ExerciseResult(exercise, override.points, self._max_points[exercise], override)
-            for exercise, override in given.items()
+            ExerciseResult(exercise, sum(o.points or 0.0 for o in mine[:1]), most, mine)
+            for exercise, most in self._max_points.items()
+            if (mine := tuple(line for line in lines if line.exercise == exercise))
         )
-        self._warn_of_excess(name, exercises)
+        self._warn(name, exercises, lines, set())
+        total = tuple(each for each in lines if each.exercise == TOTAL)
+        if not exercises and not total:
+            return result
+        given = [each.points for each in total if each.points is not None]
         return replace(
             result,
-            score=finite(sum(each.points for each in exercises)),
+            score=finite(given[0] if given else sum(each.points for each in exercises)),
             max_score=finite(sum(self._max_points.values())),
-            phases=_added({}, {exercise: override.points for exercise, override in given.items()}),
+            phases=_added({}, {each.exercise: each.points for each in exercises}),
             exercises=exercises,
+            total=total,
         )
 
-    def _overrides_of(
-        self, name: str, person: Person | None, exercises: Mapping[str, object]
-    ) -> dict[str, Override]:
-        """Return the overrides of a submission for these exercises, and warn of others."""
-        given: dict[str, Override] = {}
+    def _overrides_of(self, name: str, person: Person | None) -> list[Override]:
+        """Return the corrections of a submission; warn if two lines give different points."""
         people = self._by_person.get(person, []) if person else []
+        found: dict[tuple[str, object], Override] = {}
         for key in dict.fromkeys((*people, gradebook.cell(name), name)):
-            for exercise, override in self._overrides.get(key, {}).items():
-                if earlier := given.get(exercise):
+            for override in self._overrides.get(key, []):
+                is_comment = override.points is None
+                about = (override.exercise, override.line if is_comment else None)
+                if earlier := found.get(about):
                     lines = listed(sorted((earlier.line, override.line)))
                     self.warnings.append(
-                        f"{OVERRIDES}, lines {lines}: both are about {exercise} of {name}. "
-                        f"Line {override.line} counts. Delete the other."
+                        f"{OVERRIDES}, lines {lines}: both are about {override.exercise} of "
+                        f"{name}. Line {override.line} counts. Delete the other."
                     )
-                given[exercise] = override
-        for exercise in given.keys() - exercises.keys():
-            self.warnings.append(
-                f"{OVERRIDES}: {name} was not graded on {exercise}. The line has no effect."
-            )
-        return {exercise: given[exercise] for exercise in exercises if exercise in given}
+                found[about] = override
+        return list(found.values())
 
-    def _warn_of_excess(self, name: str, exercises: Iterable[ExerciseResult]) -> None:
+    def _warn(
+        self,
+        name: str,
+        exercises: Sequence[ExerciseResult],
+        lines: Sequence[Override],
+        tests: set[str],
+    ) -> None:
+        """Warn of too many points, and of corrections of what was not graded."""
         self.warnings += [
             f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, whose "
             f"maximum is {each.max_points:g}."
             for each in exercises
             if each.override and each.points > each.max_points
+        ]
+        known = {each.exercise for each in exercises} | tests | {TOTAL}
+        self.warnings += [
+            f"{OVERRIDES}: {name} was not graded on {each}. The line has no effect."
+            for each in dict.fromkeys(line.exercise for line in lines)
+            if each not in known
         ]
 
     def _find_people(self, learners: set[str]) -> None:
@@ -272,14 +336,33 @@ class ClassReader:
             if person := self._roster.find(name):
                 self._by_person.setdefault(person, []).append(name)
                 continue
-            lines = [override.line for override in self._overrides[name].values()]
+            lines = [override.line for override in self._overrides[name]]
             self.warnings.append(
                 f"{OVERRIDES}, {unknown_submission_text(name, lines, self._roster)}"
             )
 
 
+def _points_of_phases(store: GradeStore) -> dict[str, float]:
+    """Return the possible points of each phase in the grades of a folder."""
+    most: dict[str, float] = {}
+    for record in store.records().values():
+        points: dict[str, float] = {}
+        for verdict in record.report.verdicts:
+            phase = verdict.exercise.partition("/")[0]
+            points[phase] = points.get(phase, 0.0) + verdict.max_points
+        most |= {phase: max(points[phase], most.get(phase, 0.0)) for phase in points}
+    return most
+
+
+def _graded_at(report: Report) -> float:
+    return report.graded_at.timestamp() if report.graded_at else 0.0
+
+
 def _is_unread(attempts: Iterable[tuple[str, Report]]) -> bool:
     return any(report.problem == UNREADABLE for _, report in attempts)
+
+
+_ROUNDING = 1e-6  # points
 
 
 def _rank(result: Result) -> tuple[float, int]:

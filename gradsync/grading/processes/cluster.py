@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from distributed import Client, Future, wait
 
 from gradsync.errors import GraderError, UnusableInput
-from gradsync.grading.fingerprint import course_digest
+from gradsync.grading.fingerprint import course_digests
 from gradsync.grading.processes.pool import PoolProcess, Results, with_retry
 from gradsync.grading.tasks import Conditions, GradingTask, Perform, do, failed
 from gradsync.records import Report
@@ -130,5 +130,5 @@ def _check_course(conditions: Conditions) -> None:
 
 
 @functools.lru_cache(maxsize=4)
-def _digest(conditions: Conditions) -> str:
-    return course_digest(conditions.course, conditions.phases)
+def _digest(conditions: Conditions) -> tuple[str, ...]:
+    return course_digests(conditions.course, conditions.phases)

@@ -7,7 +7,9 @@ import functools
 import gc
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +42,7 @@ class Collector:
         self.exercises = exercises
         self.refused = refused or {}  # files of the submission that do not count, and why
         self.lost: Exception | None = None  # the error that left a test without a verdict
+        self.broken = ""  # what is wrong with a test of the course, with its file and line
         self.interrupted = False  # by Ctrl-C
         self._launcher = launcher
         self._on_test = on_test
@@ -101,8 +104,12 @@ class Collector:
     def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
         self._left_garbage = True  # the traceback's frames refer to values and to each other
         error = call.excinfo.value if call.excinfo else None
-        if isinstance(error, NOT_THE_SUBMISSIONS):
+        if not isinstance(node, pytest.Item):  # a file of the suite can't be imported
+            self.broken = self.broken or _described(error, node)
+        elif isinstance(error, NOT_THE_SUBMISSIONS):
             self.lost = error
+            if not isinstance(error, LauncherError):
+                self.broken = _described(error, node)
             node.session.shouldfail = "A test could not be judged."
 
     def pytest_runtest_logfinish(self) -> None:
@@ -125,15 +132,33 @@ class Collector:
 
     def _work(
         self, session: pytest.Session, turns: Turns
-    ) -> tuple[dict[str, Verdict | None], Exception | None]:
+    ) -> tuple[dict[str, Verdict | None], Exception | None, str]:
         """Run tests in another worker process, and return their verdicts."""
         with contextlib.suppress(session.Failed):
             self._run(session, turns)
-        return self._verdicts, self.lost
+        return self._verdicts, self.lost, self.broken
 
-    def _take_over(self, verdicts: dict[str, Verdict | None], lost: Exception | None) -> None:
+    def _take_over(
+        self, verdicts: dict[str, Verdict | None], lost: Exception | None, broken: str
+    ) -> None:
         self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
-        self.lost = self.lost or lost
+        self.lost, self.broken = self.lost or lost, self.broken or broken
 
     def _is_wanted(self, item: pytest.Item) -> bool:
         return not self.exercises or exercise_of(item) in self.exercises
+
+
+def _described(error: BaseException | None, node: pytest.Item | pytest.Collector) -> str:
+    """Return where a test of the course is broken, and the error: "test_steps.py:12 (...)"."""
+    error = (error and error.__cause__) or error  # pytest wraps an error of an import
+    root = node.config.rootpath
+    frames = traceback.extract_tb(error.__traceback__ if error else None)
+    places = [(frame.filename, frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    ours = [place for place in places if Path(place[0]).is_relative_to(root / "tests")]
+    file, line = ours[-1] if ours else (str(node.path), None)
+    where = Path(file).relative_to(root).as_posix() if Path(file).is_relative_to(root) else file
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    kind = type(error).__name__
+    return f"{where}:{line} ({kind}: {text})" if line else f"{where} ({kind}: {text})"

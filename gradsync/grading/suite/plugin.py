@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from gradsync.course.catalogue import Exercise
+from gradsync.course.settings import read_settings
 from gradsync.grading.suite import suite_ranks
 from gradsync.grading.suite.suite_ranks import SuiteRanks, place_of
 from gradsync.grading.suite.verdicts import verdict_id, verdict_of
 
-PHASE_POINTS = 100  # of all hidden tests of a phase, in every course
+PHASE_POINTS = 100  # of all hidden tests of a phase, if course.toml gives no other number
 POINTS = pytest.StashKey[float]()
 
 
@@ -48,11 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     totals: dict[Path, Fraction] = defaultdict(Fraction)
     for item, weight in weights.items():
         totals[item.path.parent] += weight
+    scales = {
+        suite: _phase_points(suite) / total
+        for suite, total in totals.items()
+        if suite.parent.name == "hidden" and total
+    }
     for item, weight in weights.items():
-        suite = item.path.parent
-        is_scaled = suite.parent.name == "hidden" and totals[suite]
-        scale = PHASE_POINTS / totals[suite] if is_scaled else 1
-        item.stash[POINTS] = float(weight * scale)
+        item.stash[POINTS] = float(weight * scales.get(item.path.parent, 1))
+
+
+def _phase_points(suite: Path) -> Fraction:
+    course, phase = place_of(suite)
+    points = read_settings(course.root).points if course is not None else {}
+    return Fraction(points.get(phase, PHASE_POINTS))
 
 
 def _weights(items: Sequence[pytest.Item]) -> dict[pytest.Item, Fraction]:

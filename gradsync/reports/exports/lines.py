@@ -8,8 +8,9 @@ from typing import Literal
 
 from gradsync.class_records import ExerciseResult, Result
 from gradsync.records import Verdict
-from gradsync.reports.text import amount, finite, printable
-from gradsync.text import counted, full_stop
+from gradsync.reports.corrections import charged_text, correction_text
+from gradsync.reports.text import finite, printable
+from gradsync.text import counted
 
 LineStatus = Literal["passed", "failed", "error"]
 NO_SANDBOX = (
@@ -54,8 +55,8 @@ def summary_of(result: Result) -> str:
     elif result.status == "grader-failed":
         facts.append("The grader itself failed, so there is no score.")
     if result.points_lost:
-        days = f"{amount(result.days_late)} day{'' if result.days_late == 1 else 's'}"
-        facts.append(f"Handed in {days} late: {amount(result.points_lost)} points are lost.")
+        facts.append(f"Handed in late: {charged_text(result)} are subtracted.")
+    facts += [correction_text(each) for each in result.total]
     if result.attempt is not None and result.attempts > 1:
         facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
     if not result.sandboxed:
@@ -91,9 +92,7 @@ def _line(each: ExerciseResult, tests: Sequence[Verdict]) -> Line:
     phase, _, name = each.exercise.partition("/")
     failing = [test for test in tests if test.status != "passed"]
     texts = list(dict.fromkeys(printable(test.message).strip() for test in failing))
-    if each.override is not None:
-        why = f"{each.override.by} set the points: {each.override.reason}"
-        texts.insert(0, full_stop(printable(why)))
+    texts[:0] = map(correction_text, each.corrections)
     status: LineStatus = "failed"
     if each.points >= each.max_points:
         status = "passed"

@@ -10,9 +10,9 @@ from gradsync.class_records import Facts
 from gradsync.grading.store import GradeStore, folder_name
 from gradsync.records import Origin
 
-ORIGIN = Origin("files", "course", sandboxed=True)
+ORIGIN = Origin("phase1", "files", "course", sandboxed=True)
 GRADED = report(
-    verdict(status="deadlock", events=deadlock(), world_size=4), origin=ORIGIN, command="again"
+    verdict(status="deadlock", events=deadlock(), world_size=4), origins=(ORIGIN,), command="again"
 )
 
 
@@ -40,13 +40,13 @@ def test_a_report_is_read_back_whole(store):
 def test_a_grade_of_another_origin_or_seed_is_not_reused(store, origin, seed):
     store.save(GRADED)
 
-    assert store.reusable("ada", origin, seed) is None
+    assert store.reusable("ada", [origin], seed) is None
 
 
 def test_a_failure_hides_the_grade_until_the_next_one(store):
     store.save(GRADED)
     store.save(replace(GRADED, verdicts=(), problem="out of memory"))
-    hidden = store.reusable("ada", ORIGIN, 7)
+    hidden = store.reusable("ada", [ORIGIN], 7)
     problem = GradeStore(store.folder).records()["ada"].report.problem
     store.save(GRADED)
 

@@ -26,7 +26,7 @@ WHOLE = report(
     ),
     verdict(points=1 / 3),
     notes=("x.ipynb was ignored",),
-    origin=Origin("files", "course", sandboxed=True),
+    origins=(Origin("phase1", "files", "course", sandboxed=True),),
     graded_at=datetime(2026, 11, 2, 14, 5, tzinfo=timezone.utc),
 )
 

@@ -420,14 +420,6 @@ def test_submissions_with_the_same_name_are_numbered(klass):
     assert klass.grade() == ["ada", "ada-2", "bob", "cleo"]
 
 
-def test_the_folder_of_grades_in_a_class_is_not_a_submission(klass):
-    klass.out = klass.folder / "grades"
-    klass.grade()
-
-    assert klass.grade() == []
-    assert list(klass.rows()) == ["ada", "bob", "cleo"]
-
-
 def test_a_submission_can_have_the_gradebooks_name(klass):
     write_submission(klass.folder / "gradebook.csv")
 
