@@ -187,11 +187,11 @@ class Report:
 
     @property
     def status(self) -> GradeStatus:
-        """Whether there is a grade: "unreadable" if no file of the submission could be read."""
+        """Whether there is a grade: "unreadable" if no file could be read, and one was refused."""
         if self.problem:
             return "grader-failed"
         nothing_there = all(verdict.status == "missing" for verdict in self.verdicts)
-        is_refused = any(note.startswith("unreadable:") for note in self.notes)
+        is_refused = any(note.startswith(("unreadable:", "refused:")) for note in self.notes)
         return "unreadable" if nothing_there and is_refused else "graded"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from gradsync.reports import class_measures as measures
 from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
 from gradsync.reports.corrections import charged_text
 from gradsync.reports.guide_sections import GuideText, sections
-from gradsync.reports.summary import Guide
+from gradsync.reports.summary import Guide, unimported
 from gradsync.reports.templating import template
 from gradsync.reports.text import amount, printable
 from gradsync.text import counted, listed
@@ -62,6 +62,7 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
         mistakes=made,
         concerned={one.code: [row_of[r.submission] for r in one.results] for one in made},
         unusual=[row for row in every if row.unusual],
+        doubtful=list(_doubtful(every)),
         rule=_rule(score_limits, time_limits),
         phases=[p for p in results.phases if any(p in r.phases for r in results.results)],
         sections_of_class=any(r.person and r.person.section for r in results.results),
@@ -70,6 +71,58 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
         moment=_moment,
         scripts=["page.js", "class.js"],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """Submissions that were graded, but that a person should look at, with the reasons."""
+
+    title: str
+    advice: str
+    reasons: Sequence[tuple[Row, Sequence[str]]]
+
+
+def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
+    """Yield the kinds of doubts that some submissions raise."""
+    graded = [row for row in every if row.result.status == "graded"]
+    for title, advice, found in (
+        (
+            "Files that can't be imported",
+            "All tests of such a file fail. If only an import is wrong, which the tests do not "
+            "need, you may want to remove it and grade again.",
+            {row.key: unimported(row.result.tests) for row in graded},
+        ),
+        (
+            "Read in part",
+            "These files have no points. Ask for them again, or correct them and grade again.",
+            {row.key: _notes(row, "refused: ") for row in graded},
+        ),
+        (
+            "Whole phases are missing",
+            "Nothing was handed in for a phase that others were graded on.",
+            {row.key: _missing_phases(row) for row in graded},
+        ),
+        (
+            "Read with a doubt",
+            "Check that the right file was graded.",
+            {row.key: _notes(row, "assumed: ") for row in graded},
+        ),
+        (
+            "Remarks from the download",
+            "The grader does nothing about them.",
+            {row.key: row.result.download_notes for row in every},
+        ),
+    ):
+        if reasons := [(row, found[row.key]) for row in every if found.get(row.key)]:
+            yield Doubtful(title, advice, reasons)
+
+
+def _notes(row: Row, kind: str) -> list[str]:
+    return [note.removeprefix(kind) for note in row.result.notes if note.startswith(kind)]
+
+
+def _missing_phases(row: Row) -> list[str]:
+    return [note for note in _notes(row, "missing: ") if "/" not in note]
 
 
 def _guide_of(exercise: str) -> str:
@@ -171,6 +224,10 @@ class Row:
     state: str
     overrides: int
     unusual: tuple[str, ...]  # "a low score", "slow to grade"
+
+    @property
+    def key(self) -> str:
+        return self.result.submission
 
     @property
     def charged(self) -> str:

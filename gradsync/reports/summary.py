@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gradsync.records import FIRST_PHASE, Printed, Report, Status, Verdict
 from gradsync.reports.text import printable, slug
-from gradsync.text import counted, ranks_text
+from gradsync.text import counted, full_stop, ranks_text
 
 _NAMED = 3  # exercises of a problem that are named; more are only counted
 
@@ -128,10 +128,19 @@ def unfinished(report: Report) -> list[Exercise]:
 
 
 def problems(report: Report) -> list[Problem]:
-    """Return each mistake once, in the order of the exercises; unfinished parts do not count."""
+    """Return each mistake once, in the order of the exercises; unfinished parts do not count.
+
+    Files that can't be imported come first, because all their tests fail for this reason.
+    """
     wrong = (v for e in exercises(report) for v in e.verdicts)
     groups = _group((v for v in wrong if v.status not in ("passed", "unfinished")), _mistake)
-    return [Problem(verdicts) for verdicts in groups]
+    return sorted(map(Problem, groups), key=lambda each: not _is_of_whole_file(each.first))
+
+
+def unimported(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return a sentence for each file that can't be imported: the place and the exception."""
+    texts = (v.diagnosis.explanation for v in verdicts if v.diagnosis and v.diagnosis.whole_file)
+    return list(dict.fromkeys(full_stop(text.partition(". ")[0]) for text in texts))
 
 
 def standing(report: Report) -> str:
@@ -140,7 +149,9 @@ def standing(report: Report) -> str:
         return "Nothing could be read, so nothing was graded."
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
-    return _listed([f"{done} of {counted(len(every), 'exercise')} done", *_left(report)])
+    state = _listed([f"{done} of {counted(len(every), 'exercise')} done", *_left(report)])
+    causes = [f"{text} So no test of this file could run." for text in unimported(report.verdicts)]
+    return " ".join([*causes, state])
 
 
 def visible_standing(report: Report) -> str:

@@ -12,6 +12,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gradsync.submission.contents import FOLDER, MAX_FILE, Entry, Refused, Unreadable, printed
@@ -20,6 +21,7 @@ from gradsync.submission.tars import tar_entries
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
 MAX_LIST = 2 * 2**20  # bytes of a zip's list of files
+UTF8 = 0x800  # flag of a zip's entry: its name is in UTF-8
 ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a zip's entry: encrypted, strongly, with its headers
 # zipfile does not document its exceptions for archives that were made to break it.
 BROKEN_ZIP = (
@@ -60,11 +62,23 @@ def _zip_entries(file: int) -> Iterator[Entry]:
             raise Unreadable(f"it can't be read as a zip archive: {_why(problem)}") from None
         with archive:
             for member in archive.infolist():
-                # The original name: `filename` is cut at a NUL, or may be an alternative name.
-                name = member.orig_filename.rstrip("/")
+                name = zip_name(member).rstrip("/")
                 size = max(member.file_size, member.compress_size)
                 read = functools.partial(_read_zipped, archive, member)
                 yield Entry(name, size, read, zip_flaw(member))
+
+
+def zip_name(member: zipfile.ZipInfo) -> str:
+    """Return the name of an entry as it was packed.
+
+    `filename` is cut at a NUL, or may be an alternative name. Info-ZIP and macOS write UTF-8
+    without the flag for it; then zipfile takes the bytes for those of an IBM PC.
+    """
+    name = member.orig_filename
+    if not member.flag_bits & UTF8:
+        with suppress(UnicodeError):
+            return name.encode("cp437").decode("utf-8")
+    return name
 
 
 def zip_flaw(member: zipfile.ZipInfo) -> str:

@@ -7,21 +7,21 @@ followed, sizes are limited, and a file is read only if its name may count.
 from __future__ import annotations
 
 import posixpath
-import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gradsync.submission.places import DRIVE, Layout, Place
 from gradsync.submission.sources import source_flaw
-from gradsync.text import in_list
+from gradsync.text import in_list, listed
 
 MAX_FILE = 2**20  # bytes of one source file
 MAX_HELD = 16 * MAX_FILE  # bytes of all files whose names may count, together
 MAX_ENTRIES = 20_000
 TOO_MANY = f"it has more than {MAX_ENTRIES:,} files: hand in the course's files only"
+MAX_COPIES = 20  # of a file of the course, in different folders
 MAX_NAME = 255  # characters; no file of a course has a longer name
 FOLDER = "is a folder"  # instead of a file
-DRIVE = re.compile("[a-z]:", re.IGNORECASE)
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
 SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
@@ -43,16 +43,31 @@ class Entry:
     size: int  # bytes, as listed
     read: Callable[[], bytes]  # raises Refused; call it before asking for the next entry
     flaw: str = ""  # why it can't count, whatever its name: "is a link"
+    order: int = 0  # of two entries for the same place, the one with the larger number counts
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An entry that may be a file of the course."""
+
+    name: str
+    place: Place
+    order: int
+    source: bytes | None  # None: it is refused
+    refused: str = ""  # why; "is a link"
+
+    @property
+    def rank(self) -> tuple[int, int, bool]:
+        """The key that is smallest for the file that counts: late, near the top, exactly named."""
+        return -self.order, self.place.depth, not self.place.exact
 
 
 @dataclass(slots=True)
 class Contents:
     """The entries that may count, and the names of the others."""
 
-    phases: Collection[str]  # "phase1"
-    wanted: Collection[str]  # "template_trainer.py"
-    sources: dict[str, bytes] = field(default_factory=dict)  # by name, "ada/phase1/..." too
-    refused: dict[str, str] = field(default_factory=dict)  # name -> why
+    layout: Layout
+    candidates: dict[str, Candidate] = field(default_factory=dict)  # by name
     others: set[str] = field(default_factory=set)
     _held: int = 0
 
@@ -69,50 +84,92 @@ class Contents:
             if len(entry.name) <= MAX_NAME:
                 self._take(entry.name.removeprefix("./"), entry)
 
-    def folder(self) -> str:
-        """Return the folder of the course's files, with a slash at its end: "", or "ada/".
+    def chosen(self, phases: Sequence[str]) -> tuple[dict[str, Candidate], list[str]]:
+        """Return the entry for each file of these phases that is there, and notes on doubts.
 
         Raises:
-            Unreadable: there are several such folders.
+            Unreadable: it is not clear which of several different files counts.
         """
-        tops = {self._top(name) for name in (*self.sources, *self.refused)}
-        if len(tops) > 1 and "" not in tops:
-            listed = listing(tops)
-            raise Unreadable(
-                f"the course's files are in several folders ({listed}): hand in one folder"
-            )
-        return "" if "" in tops else next(iter(tops), "")
+        groups: dict[str, list[Candidate]] = {}
+        for target, candidate in self._targets(phases):
+            groups.setdefault(target, []).append(candidate)
+        found: dict[str, Candidate] = {}
+        notes: list[str] = []
+        for target, group in groups.items():
+            group.sort(key=lambda each: (each.rank, each.name))
+            found[target] = best = group[0]
+            others = [each for each in group[1:] if each.source not in (None, best.source)]
+            rivals = [each for each in others if each.rank == best.rank]
+            if rivals or len(group) > MAX_COPIES:
+                raise Unreadable(_conflict([best, *(rivals or group)]))
+            notes += _doubts(target, best, others)
+        return found, notes
 
     def misnamed(self) -> list[tuple[str, str]]:
         """Return names that resemble a name that counts, each with that name."""
         pairs = ((name, _plain(name)) for name in sorted(self.others))
-        return [(name, plain) for name, plain in pairs if name != plain and self._may_count(plain)]
+        return [(name, plain) for name, plain in pairs if name != plain and self._is_exact(plain)]
 
-    def meddlers(self, top: str) -> set[str]:
+    def meddlers(self, tops: Collection[str]) -> set[str]:
         """Return the names of modules and pytest settings that could affect a run if unpacked."""
         found = set()
         for name in self.others - {name for name, _ in self.misnamed()}:
+            top = max((each for each in tops if name.startswith(each)), key=len, default="")
             parts = name.removeprefix(top).split("/")
-            start = 1 if parts[0] in self.phases and len(parts) > 1 else 0
+            start = 1 if parts[0] in self.layout.phases and len(parts) > 1 else 0
             first, is_last = parts[start], len(parts) == start + 1
             if first in SETTINGS | SHADOWS or (is_last and first.endswith(MODULES)):
-                found.add(top * name.startswith(top) + "/".join(parts[: start + 1]))
+                found.add(top + "/".join(parts[: start + 1]))
         return found
 
+    def _targets(self, phases: Sequence[str]) -> Iterable[tuple[str, Candidate]]:
+        """Yield the files that each entry may be: "phase1/template_trainer.py".
+
+        Phases share file names. So files that are in no phase's folder belong to the first phase
+        that has all their names.
+        """
+        loose: dict[tuple[str, int], set[str]] = {}
+        for each in self.candidates.values():
+            if not each.place.phase:
+                loose.setdefault((each.place.top, each.order), set()).add(each.place.file)
+        files = {phase: self.layout.files(phase) for phase in phases}
+        for each in self.candidates.values():
+            place = each.place
+            if place.phase:
+                wanted = files.get(place.phase, ())
+                names = [name for name in wanted if place.file in ("", name)]
+                yield from ((f"{place.phase}/{name}", each) for name in names)
+            else:
+                together = loose[place.top, each.order]
+                owners = [phase for phase in phases if together <= set(files[phase])]
+                owner = (owners or list(phases))[0]
+                if place.file in files[owner]:
+                    yield f"{owner}/{place.file}", each
+
     def _take(self, name: str, entry: Entry) -> None:
-        if name.rpartition("/")[2] in self.phases and self._may_count(name):
-            if entry.flaw != FOLDER:
-                self.refused[name] = entry.flaw or "is not a folder"
-        elif not self._may_count(name):
+        place = self.layout.place(name)
+        if place is None:
             self.others.add(name)
-        elif name in self.sources or name in self.refused:
-            self.sources.pop(name, None)
-            self.refused[name] = "occurs more than once: hand in one"
+        elif not place.file:  # a phase's folder
+            if entry.flaw != FOLDER:
+                self._add(name, place, entry, refused=entry.flaw or "is not a folder")
+        elif name in self.candidates:
+            self._add(name, place, entry, refused="occurs more than once: hand in one")
         else:
             try:
-                self.sources[name] = self._read(entry)
+                self._add(name, place, entry, self._read(entry))
             except Refused as why:
-                self.refused[name] = str(why)
+                self._add(name, place, entry, refused=str(why))
+
+    def _add(
+        self,
+        name: str,
+        place: Place,
+        entry: Entry,
+        source: bytes | None = None,
+        refused: str = "",
+    ) -> None:
+        self.candidates[name] = Candidate(name, place, entry.order, source, refused)
 
     def _read(self, entry: Entry) -> bytes:
         if entry.flaw:
@@ -127,20 +184,18 @@ class Contents:
             raise Refused(flaw)
         return source
 
-    def _may_count(self, name: str) -> bool:
-        """Return whether a name is exactly the name of a file or a folder of the course."""
-        *folders, last = name.split("/")
-        if last in self.phases:
-            return len(folders) == 0 or (len(folders) == 1 and _is_top(folders[0]))
-        if last not in self.wanted or len(folders) > 2:
-            return False
-        if len(folders) == 2 and folders[1] not in self.phases:
-            return False
-        return not folders or _is_top(folders[0])
+    def _is_exact(self, name: str) -> bool:
+        place = self.layout.place(name)
+        return place is not None and place.exact and place.depth <= 1
 
-    def _top(self, name: str) -> str:
-        first, slash, _ = name.partition("/")
-        return "" if not slash or first in self.phases else f"{first}/"
+
+def refused_files(found: Mapping[str, Candidate]) -> dict[str, str]:
+    """Return, for each file of the course that was refused, the reason."""
+    return {
+        target: f"{printed(each.name)} {each.refused}"
+        for target, each in found.items()
+        if each.source is None
+    }
 
 
 def listing(names: Collection[str], most: int = 5) -> str:
@@ -157,9 +212,22 @@ def printed(text: str, longest: int = 120) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _is_top(folder: str) -> bool:
-    hidden = folder.startswith((".", "__"))  # .git, __MACOSX and ..
-    return bool(folder) and not hidden and not DRIVE.fullmatch(folder)
+def _doubts(target: str, best: Candidate, others: Sequence[Candidate]) -> list[str]:
+    """Return notes on what was assumed about a file: its name, and which of several counts."""
+    notes = []
+    if others:
+        names = listed(printed(each.name) for each in others[:3])
+        notes.append(f"assumed: {printed(best.name)} counts as {target}, and not {names}")
+    elif not best.place.exact and best.place.file:
+        notes.append(f"assumed: {printed(best.name)} is {target}")
+    return notes
+
+
+def _conflict(rivals: Sequence[Candidate]) -> str:
+    tops = {each.place.top for each in rivals}
+    if len(tops) > 1:
+        return f"the course's files are in several folders ({listing(tops)}): hand in one folder"
+    return f"these files differ: {listing({each.name for each in rivals})}. Hand in one of them"
 
 
 def _plain(name: str) -> str:

@@ -6,10 +6,11 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradsync.submission.contents import FOLDER, MAX_FILE, Entry, Refused
+from gradsync.submission.places import MAX_DEPTH, is_entered
 
 KINDS = {
     stat.S_IFDIR: FOLDER,
@@ -19,6 +20,7 @@ KINDS = {
     stat.S_IFBLK: "is a device",
     stat.S_IFCHR: "is a device",
 }
+MOST_LISTED = 2000  # entries of a subfolder; of one that has more, the subfolders are skipped
 NO_LINK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -54,8 +56,8 @@ def open_regular(name: str | Path, folder: int | None = None) -> int:
     return file
 
 
-def folder_entries(path: Path, phases: Collection[str]) -> Iterator[Entry]:
-    """Yield the entries of a folder, and of its subfolders with a name in `phases`.
+def folder_entries(path: Path) -> Iterator[Entry]:
+    """Yield the entries of a folder, and of its subfolders that may have a learner's answers.
 
     Raises:
         Refused: it is not a folder, or can't be listed.
@@ -68,27 +70,26 @@ def folder_entries(path: Path, phases: Collection[str]) -> Iterator[Entry]:
     except (OSError, ValueError) as problem:
         raise Refused(_why(problem)) from None
     try:
-        yield from _entries(root, "", phases)
+        yield from _entries(root, "", 0)
     except OSError as problem:
         raise Refused(_why(problem)) from None
     finally:
         os.close(root)
 
 
-def file_entries(files: Mapping[str, Path]) -> Iterator[Entry]:
-    """Yield single files as entries with these names."""
-    for name, path in files.items():
-        try:
-            found = path.lstat()
-        except (OSError, ValueError) as problem:
-            yield Entry(name, 0, bytes, _why(problem))
-        else:
-            yield Entry(name, found.st_size, functools.partial(_read, path, None), _flaw(found))
+def file_entry(name: str, path: Path) -> Entry:
+    """Return a single file as an entry with this name."""
+    try:
+        found = path.lstat()
+    except (OSError, ValueError) as problem:
+        return Entry(name, 0, bytes, _why(problem))
+    return Entry(name, found.st_size, functools.partial(_read, path, None), _flaw(found))
 
 
-def _entries(folder: int, prefix: str, phases: Collection[str]) -> Iterator[Entry]:
+def _entries(folder: int, prefix: str, depth: int) -> Iterator[Entry]:
+    inside = []
     with os.scandir(folder) as listed:
-        for item in listed:
+        for count, item in enumerate(listed, 1):
             name = prefix + item.name
             try:
                 found = item.stat(follow_symlinks=False)
@@ -97,18 +98,22 @@ def _entries(folder: int, prefix: str, phases: Collection[str]) -> Iterator[Entr
                 continue
             read = functools.partial(_read, item.name, folder)
             yield Entry(name, found.st_size, read, _flaw(found))
-            if stat.S_ISDIR(found.st_mode) and name in phases:
-                yield from _phase_entries(item.name, folder, phases)
+            if stat.S_ISDIR(found.st_mode) and is_entered(item.name):
+                inside.append(item.name)
+            if depth and count > MOST_LISTED:  # data, not a program
+                return
+    for name in inside if depth <= MAX_DEPTH else ():
+        yield from _inside(name, folder, prefix, depth)
 
 
-def _phase_entries(phase: str, root: int, phases: Collection[str]) -> Iterator[Entry]:
+def _inside(name: str, parent: int, prefix: str, depth: int) -> Iterator[Entry]:
     try:
-        folder = os.open(phase, NO_LINK | os.O_DIRECTORY, dir_fd=root)
+        folder = os.open(name, NO_LINK | os.O_DIRECTORY, dir_fd=parent)
     except OSError as problem:
-        yield Entry(phase, 0, bytes, _why(problem))
+        yield Entry(prefix + name, 0, bytes, _why(problem))
         return
     try:
-        yield from _entries(folder, f"{phase}/", phases)
+        yield from _entries(folder, f"{prefix}{name}/", depth + 1)
     finally:
         os.close(folder)
 

@@ -1,21 +1,33 @@
-"""Read a learner's submission: the files that count, from a folder or an archive.
+"""Read a learner's submission: the files that count, from folders, archives and single files.
 
 Nothing is run or unpacked here. Only files with the course's names are read, as bytes in memory.
-Notes list the files that are missing, ignored or refused.
+Each note begins with its kind: "missing", "ignored" (harmless), "assumed" (read with a doubt),
+"refused" (a file) or "unreadable" (the whole).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from gradsync.errors import UnusableInput
 from gradsync.submission.archives import ENDINGS, archive_entries
-from gradsync.submission.contents import Contents, Entry, Refused, Unreadable, listing, printed
-from gradsync.submission.folders import file_entries, folder_entries
+from gradsync.submission.contents import (
+    Candidate,
+    Contents,
+    Entry,
+    Refused,
+    Unreadable,
+    listing,
+    printed,
+    refused_files,
+)
+from gradsync.submission.folders import file_entry, folder_entries
+from gradsync.submission.places import CourseLayout, Layout
 from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
@@ -23,19 +35,12 @@ STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "
 MISNAMED = 5  # at most this many notes on names that are almost right
 
 
-class Layout(Protocol):
-    """The files that a learner hands in; a `Course` has these attributes."""
+class CourseFiles(CourseLayout, Protocol):
+    """The files that a learner hands in, and their course; a `Course` has these attributes."""
 
     @property
     def root(self) -> Path:
         """Return the folder of the course."""
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """Return the names of the phases' folders."""
-
-    def files(self, phase: str) -> tuple[str, ...]:
-        """Return the names of the files in a phase's folder."""
 
 
 class SubmissionError(UnusableInput):
@@ -53,7 +58,7 @@ class Submission:
 
 
 def find_submissions(
-    path: Path, course: Layout, is_upload: Callable[[str], bool] = lambda _: False
+    path: Path, course: CourseFiles, is_upload: Callable[[str], bool] = lambda _: False
 ) -> list[Path]:
     """Return `path` itself if it is a submission, or else the submissions of the class in it.
 
@@ -73,15 +78,19 @@ def find_submissions(
             raise SubmissionError(
                 f"{path} {problem}. Name a submission, or a folder of submissions."
             )
-        wanted = [_places(phase, file) for phase in course.phases for file in course.files(phase)]
-        if any(_may_be_there(path / place) for places in wanted for place in places):
-            return [path]
+        layout = Layout(course)
+        try:
+            if layout.has_files(_near(path, layout), at_top=True):
+                return [path]
+        except PermissionError:
+            return [path]  # it gets a note
         with os.scandir(path) as items:
             members = sorted(Path(item.path) for item in items if _is_member(item))
     except (OSError, RuntimeError, ValueError) as problem:  # RuntimeError: links in a circle
         raise SubmissionError(f"{path} can't be read: {problem}") from None
     if not any(_may_be_submission(member) or is_upload(member.name) for member in members):
-        expected = listed((places[0] for places in wanted), "or")
+        files = (f"{phase}/{file}" for phase in course.phases for file in course.files(phase))
+        expected = listed(files, "or")
         raise SubmissionError(
             f"There is no submission in {path}. Expected a folder or an archive with {expected}."
         )
@@ -90,14 +99,15 @@ def find_submissions(
 
 def read_submission(
     path: Path | Mapping[str, Path],
-    course: Layout,
+    course: CourseFiles,
     name: str | None = None,
     phases: Sequence[str] | None = None,
 ) -> Submission:
     """Read the files of a submission that count; a note lists what can't be read.
 
     Args:
-        path: a folder or an archive, not a link; or single files by name, with a `name` for them.
+        path: a folder or an archive, not a link; or single files and archives by name, with a
+            `name` for them. Of several files for the same place, the one that comes last counts.
         course: the course, which names the files.
         name: the name of the submission; by default the name of its file.
         phases: the phases to read; by default all.
@@ -106,32 +116,34 @@ def read_submission(
         name, shown = name or submission_name(path), path.name
     else:
         name = shown = name or next(iter(path))
-    files = {file for phase in course.phases for file in course.files(phase)}
-    contents = Contents(phases=course.phases, wanted=files)
+    wanted = tuple(phases or course.phases)
+    contents = Contents(Layout(course))
     try:
-        contents.take_all(_entries(path, course))
-        top = contents.folder()
+        contents.take_all(_entries(path, contents.layout))
+        if not contents.candidates and isinstance(path, Path) and not is_archive(path):
+            contents.take_all(_packed(path, contents))
+        found, doubts = contents.chosen(wanted)
     except Unreadable as problem:
         return Submission(name, {}, (f"unreadable: {printed(shown)}: {problem}",))
     except Refused as problem:
         return Submission(name, {}, (f"unreadable: {printed(shown)} {problem}",))
-    if not (contents.sources or contents.refused or contents.misnamed()):
-        holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
-        archives = [each for each in contents.others if each.lower().endswith(ENDINGS)]
-        if len(archives) > 1:
-            holds += f". It is not known which of the {len(archives)} archives counts: keep one"
-        what = f"{printed(shown)} has none of the course's files: {holds}"
+    if not found and not contents.misnamed():
+        what = _without_files(shown, contents, wanted)
         return Submission(name, {}, (f"unreadable: {what}",))
-    found = _found(contents, top, course, phases or course.phases)
     sources = {
-        target: contents.sources[member]
-        for target, member in found.items()
-        if member in contents.sources
+        f"{phase}/{file}": each.source
+        for phase in wanted
+        for file in course.files(phase)
+        if (each := found.get(f"{phase}/{file}")) and each.source is not None
     }
-    notes = _notes(contents, top, found)
+    notes = [*_notes(contents, found, wanted), *doubts]
     if path == course.root:  # a learner's copy of the course has settings files
         notes = [note for note in notes if not note.startswith("ignored:")]
-    return Submission(name, sources, tuple(notes), _refused(contents, found))
+    misnamed = {
+        meant: f"{printed(name)} must be named exactly {meant}"
+        for name, meant in contents.misnamed()
+    }
+    return Submission(name, sources, tuple(notes), misnamed | refused_files(found))
 
 
 def is_archive(path: Path) -> bool:
@@ -148,34 +160,75 @@ def submission_name(path: Path) -> str:
     return name
 
 
-def _entries(path: Path | Mapping[str, Path], course: Layout) -> Iterator[Entry]:
+def _entries(path: Path | Mapping[str, Path], layout: Layout) -> Iterator[Entry]:
     """Yield the entries of a submission.
 
     Raises:
         Refused: it is neither a folder nor an archive.
     """
     if not isinstance(path, Path):
-        return file_entries(path)
-    if is_archive(path):
-        return archive_entries(path)
-    if path.is_file() and not _may_be_submission(path):
+        for order, (name, each) in enumerate(path.items()):
+            for entry in _part(name, each):
+                yield replace(entry, order=order)
+    elif is_archive(path):
+        stem = submission_name(path)
+        prefix = f"{stem}/" if layout.phase(stem) else ""  # "phase2.zip" of files without a folder
+        yield from _prefixed(prefix, archive_entries(path))
+    elif path.is_file() and not _may_be_submission(path):
         raise Refused(f"{OTHER_KIND}: pack the files again as a .zip")
-    return folder_entries(path, course.phases)
+    else:
+        yield from folder_entries(path)
 
 
-def _places(phase: str, file: str) -> tuple[str, str]:
-    """Return the places where a file of the course may be: in its phase's folder, or at the top."""
-    return f"{phase}/{file}", file
+def _packed(folder: Path, contents: Contents) -> Iterator[Entry]:
+    """Yield the entries of the archives that are directly in a folder."""
+    for name in sorted(contents.others):
+        if "/" not in name and is_archive(folder / name):
+            contents.others.discard(name)
+            yield from _part(name, folder / name)
 
 
-def _may_be_there(path: Path) -> bool:
+def _part(name: str, path: Path) -> Iterator[Entry]:
+    """Yield a single file of a submission, or the entries of an archive, below its name."""
+    if not is_archive(Path(name)):
+        yield file_entry(name, path)
+        return
+    stem = submission_name(Path("/nonexistent", name))
     try:
-        path.lstat()
-    except PermissionError:  # its folder can't be searched
-        return True
-    except OSError:
-        return False
-    return True
+        yield from _prefixed(f"{stem}/", archive_entries(path))
+    except Refused as why:
+        raise Unreadable(f"{printed(name)} {why}") from None
+    except Unreadable as why:
+        raise Unreadable(f"{printed(name)}: {why}") from None
+
+
+def _prefixed(prefix: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+    return (replace(each, name=prefix + each.name.removeprefix("./")) for each in entries)
+
+
+def _near(folder: Path, layout: Layout) -> Iterator[str]:
+    """Yield the names in a folder, and in its folders of phases."""
+    with os.scandir(folder) as items:
+        for item in items:
+            yield item.name
+            if layout.phase(item.name) and item.is_dir(follow_symlinks=False):
+                files = layout.files(layout.phase(item.name))
+                with suppress(OSError):  # if it can't be searched, it may have all files
+                    files = tuple(path.name for path in Path(item.path).iterdir())
+                yield from (f"{item.name}/{file}" for file in files)
+
+
+def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str:
+    """Return a text on a submission that has nothing to grade."""
+    if contents.candidates:
+        return (
+            f"{printed(shown)} has no file of {listed(phases)}: it has "
+            f"{listing(contents.candidates)}. Was another assignment handed in?"
+        )
+    holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
+    if any(each.lower().endswith(".ipynb") for each in contents.others):
+        holds += ". Notebooks are graded by `gradsync nbgrade`; files must have the course's names"
+    return f"{printed(shown)} has none of the course's files: {holds}"
 
 
 def _is_member(item: os.DirEntry[str]) -> bool:
@@ -187,49 +240,20 @@ def _may_be_submission(path: Path) -> bool:
     return path.is_symlink() or path.is_dir() or is_archive(path)
 
 
-def _found(
-    contents: Contents, top: str, course: Layout, phases: Sequence[str]
-) -> dict[str, str | None]:
-    """Return the entry for each file of the course, or None.
-
-    Phases share file names, so files at the top belong to the first phase that has all their names.
-    """
-    members = {*contents.sources, *contents.refused}
-    every = {file for phase in phases for file in course.files(phase)}
-    loose = {file for file in every if top + file in members}
-    owner = next((phase for phase in phases if loose <= set(course.files(phase))), phases[0])
-    found: dict[str, str | None] = {}
-    for phase in phases:
-        for file in course.files(phase):
-            inside, beside = _places(phase, file)
-            places = [top + inside, *([top + beside] if phase == owner else []), top + phase]
-            found[inside] = next((place for place in places if place in members), None)
-    return found
-
-
-def _refused(contents: Contents, found: Mapping[str, str | None]) -> dict[str, str]:
-    """Return, for each file of the course that was refused, the reason."""
-    refused = {
-        meant: f"{printed(name)} must be named exactly {meant}"
-        for name, meant in contents.misnamed()
-    }
-    for target, member in found.items():
-        if member in contents.refused:
-            refused[target] = f"{printed(member)} {contents.refused[member]}"
-    return refused
-
-
-def _notes(contents: Contents, top: str, found: Mapping[str, str | None]) -> list[str]:
+def _notes(contents: Contents, found: Mapping[str, Candidate], phases: Sequence[str]) -> list[str]:
     """Return notes on missing, refused and ignored files, one line each."""
-    begun = {PurePosixPath(target).parts[0] for target, member in found.items() if member}
-    missing = [target for target, member in found.items() if member is None]
-    gaps = [path if (phase := path.partition("/")[0]) in begun else phase for path in missing]
+    files = [(phase, file) for phase in phases for file in contents.layout.files(phase)]
+    begun = {phase for phase, file in files if f"{phase}/{file}" in found}
+    missing = [(phase, file) for phase, file in files if f"{phase}/{file}" not in found]
+    gaps = [f"{phase}/{file}" if phase in begun else phase for phase, file in missing]
     notes = [f"missing: {gap}" for gap in dict.fromkeys(gaps)]
-    for member in dict.fromkeys(found.values()):
-        if member in contents.refused:
-            notes.append(f"refused: {printed(member)} {contents.refused[member]}")
+    for refusal in dict.fromkeys(refused_files(found).values()):
+        notes.append(f"refused: {refusal}")
     for name, meant in contents.misnamed()[:MISNAMED]:
         notes.append(f"refused: {printed(name)} must be named exactly {printed(meant)}")
-    if meddlers := contents.meddlers(top):
+    if meddlers := contents.meddlers({each.place.top for each in found.values()}):
         notes.append(f"ignored: {listing(meddlers)} (only the course's files count)")
+    archives = {name for name in contents.others if name.lower().endswith(ENDINGS)}
+    if archives := {name for name in archives if "/" not in name}:
+        notes.append(f"ignored: {listing(archives)} (the files beside it count)")
     return notes

@@ -88,7 +88,7 @@ def _learner(number: int, tests: int, draw: random.Random) -> Result:
     learner = replace(learner, exercises=_exercises(learner, number))
     if number % 9 == 0:
         handed_in = datetime(2026, 11, 1, 18, 30, tzinfo=timezone.utc) + timedelta(hours=number)
-        late = {"days_late": 1.5, "points_lost": 2.0, "handed_in": handed_in}
+        late = {"days_late": 1.5, "days_charged": 2, "points_lost": 2.0, "handed_in": handed_in}
         learner = replace(learner, **late, attempts=3, attempt=2)
     return learner
 
@@ -101,7 +101,7 @@ def _exercises(learner: Result, number: int) -> tuple[ExerciseResult, ...]:
         points[1] += test.max_points
     override = Override(learner.submission, EXERCISES[1].id, 8.0, "The line was right.", "Noether")
     return tuple(
-        ExerciseResult(name, 8.0, most, override)
+        ExerciseResult(name, 8.0, most, (override,))
         if number % 50 == 3 and name == EXERCISES[1].id
         else ExerciseResult(name, points, most)
         for name, (points, most) in sums.items()

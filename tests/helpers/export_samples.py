@@ -67,10 +67,13 @@ def result(name, number, **changes):
 
 
 OVERRIDDEN = ExerciseResult(
-    "phase2/ring", 1.67, 1.67, Override("ann", "phase2/ring", 1.67, "the ring is right", "Prof. Ö")
+    "phase2/ring",
+    1.67,
+    1.67,
+    (Override("ann", "phase2/ring", 1.67, "the ring is right", "Prof. Ö"),),
 )
 GRADED = tuple(result(name, number) for number, name in enumerate(NAMES))
-LATE = result("late", 7, score=6.33, days_late=1.0, points_lost=1.0)
+LATE = result("late", 7, score=6.33, days_late=1.0, days_charged=1, points_lost=1.0)
 UNSAFE = result("unsafe", 8, sandboxed=False)
 CORRECTED = result("corrected", 9, score=9.0, exercises=(*GRADED[0].exercises[:2], OVERRIDDEN))
 UNREADABLE = Result("broken", "unreadable", 0.0, 10.0, notes=("It is not a zip.",))

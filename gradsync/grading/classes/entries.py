@@ -188,6 +188,9 @@ def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
         attempt=number if count > 1 else None,
         attempts=count,
         notes=each.notes,
+        key=each.key if each.members or each.group else "",
+        uploads=tuple(carriable(path.name) for path in each.members),
+        group=each.group,
     )
 
 

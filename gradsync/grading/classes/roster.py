@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -31,11 +32,19 @@ class Roster:
                 self._similar.setdefault(key, []).append(person)
 
     def find(self, *names: str) -> Person | None:
-        """Return the only person with one of these ids, addresses or names; earlier ones first.
+        """Return the person with these ids, addresses and names, or None if it is not certain.
 
-        Spaces, case and accents in names do not matter, and the family name may come first.
+        Spaces, case and accents in names do not matter, and the family name may come first. The
+        one whom most of them mean is found. An id may be that of another person, because platforms
+        have their own numbers: if an id and a name mean different people, the last one counts.
         """
-        return next((found[0] for found in self._found(names) if len(found) == 1), None)
+        found = [people for people in self._found(names) if people]
+        counts = Counter(person for people in found for person in people)
+        most = max(counts.values(), default=0)
+        for people in reversed(found):
+            if likely := [person for person in people if counts[person] == most]:
+                return likely[0] if len(likely) == 1 else None
+        return None
 
     def called(self, name: str) -> list[Person]:
         """Return the people with this id, address or name."""

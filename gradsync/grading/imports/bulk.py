@@ -18,9 +18,10 @@ from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
 from gradsync.grading.imports import platforms
 from gradsync.submission import SubmissionError, is_archive
-from gradsync.submission.archives import BROKEN_ZIP, GuardedFile, zip_flaw
+from gradsync.submission.archives import BROKEN_ZIP, GuardedFile, zip_flaw, zip_name
 from gradsync.submission.contents import FOLDER, MAX_FILE, Refused, Unreadable, printed
 from gradsync.submission.folders import open_regular
+from gradsync.submission.places import Layout
 from gradsync.temporary_folders import own_folder
 from gradsync.text import size_text
 
@@ -62,8 +63,8 @@ def _opened(path: Path, course: Course, stack: ExitStack) -> Path | None:
         archive = stack.enter_context(zipfile.ZipFile(file))
     except (Refused, Unreadable, *BROKEN_ZIP):  # it is read as a submission, and gets a note
         return None
-    members = [member for member in archive.infolist() if not _is_hidden(member.orig_filename)]
-    top = class_folder([member.orig_filename for member in members], course)
+    members = [member for member in archive.infolist() if not _is_hidden(_name(member))]
+    top = class_folder([_name(member) for member in members], course)
     if top is None:
         return None
     room = stack.enter_context(own_folder()) / path.name
@@ -103,22 +104,21 @@ class _Flaw(Exception):  # noqa: N818 - not an error of the grader
 
 def _is_class(names: Sequence[str], course: Course) -> bool:
     tops = {name.partition("/")[0] for name in names}
+    layout = Layout(course)
     if any(map(_is_canvas, names)):
-        return not _has_files(names, course)
+        return not layout.has_files(names, at_top=True)
     if any(platforms.MOODLE.fullmatch(top) for top in tops):
         return True
     if platforms.METADATA in names:
-        return not _has_files([name for name in names if "/" not in name], course)
-    if _has_files([name for name in names if name.partition("/")[0] in course.phases], course):
+        return not layout.has_files(name for name in names if "/" not in name)
+    if layout.has_files((name for name in names if name.count("/") < 2), at_top=True):
         return False
-    if _has_files([name for name in names if "/" not in name], course):
-        return False
-    folders = {top for top in tops if _has_files(_inside(names, top), course)}
+    folders = {top for top in tops if layout.has_files(_inside(names, top))}
     return len(folders | {name for name in names if "/" not in name and _is_zipped(name)}) > 1
 
 
 def _is_canvas(name: str) -> bool:
-    is_work = name.endswith(".py") or _is_zipped(name)
+    is_work = name.endswith((".py", "_text.html", "_link.html")) or _is_zipped(name)
     return is_work and "/" not in name and platforms.CANVAS.fullmatch(name) is not None
 
 
@@ -131,15 +131,9 @@ def _inside(names: Sequence[str], top: str) -> list[str]:
     return [name[len(top) + 1 :] for name in names if name.startswith(f"{top}/")]
 
 
-def _has_files(names: Sequence[str], course: Course) -> bool:
-    """Return whether one of these names is a file of the course, at the top or in a phase."""
-    places = {
-        place
-        for phase in course.phases
-        for file in course.files(phase)
-        for place in (f"{phase}/{file}", file)
-    }
-    return not places.isdisjoint(names)
+def _name(member: zipfile.ZipInfo) -> str:
+    """Return the path of a file in the zip; programs on Windows may write backslashes."""
+    return zip_name(member).replace("\\", "/")
 
 
 def _is_hidden(name: str) -> bool:
@@ -151,7 +145,7 @@ def _check(members: Sequence[zipfile.ZipInfo]) -> None:
     if len(members) > MAX_ENTRIES:
         raise _Flaw(f"it has more than {MAX_ENTRIES:,} files")
     for member in members:
-        name = member.orig_filename
+        name = _name(member)
         if name.startswith("/") or ".." in name.split("/") or "\0" in name:
             raise _Flaw(f"the name {printed(name)} leads out of its folder")
     size = sum(member.file_size for member in members if _is_needed(member))
@@ -161,12 +155,12 @@ def _check(members: Sequence[zipfile.ZipInfo]) -> None:
 
 def _is_needed(member: zipfile.ZipInfo) -> bool:
     """Return whether the content can matter: larger files are refused without reading them."""
-    path = PurePosixPath(member.orig_filename)
+    path = PurePosixPath(_name(member))
     return member.file_size <= MAX_FILE or _is_zipped(path.name) or ".git" in path.parts
 
 
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo, room: Path) -> None:
-    name = member.orig_filename
+    name = _name(member)
     target, flaw = room / name, zip_flaw(member)
     if flaw == FOLDER:
         target.mkdir(parents=True, exist_ok=True)

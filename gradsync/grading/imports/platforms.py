@@ -2,11 +2,13 @@
 
 Canvas names files as in `lovelaceada_LATE_1234_5678_solution-1.zip`: the name of the learner,
 without spaces, is followed by the ids of the user and of the submission, and by the name of the
-file. Canvas appends a number to the names of files that are handed in again. The download has the
-last attempt of each learner only.
+file. If grading is anonymous, they begin with `anon_a1B2c`. A text or an address that was handed
+in is in `lovelaceada_1234_text.html` or `..._link.html`. Canvas appends a number to the names of
+files that are handed in again. The download has the last attempt of each learner only.
 
 Moodle names folders as in `Ada Lovelace_1234_assignsubmission_file_`, or, if the download has no
-folders, begins the files' names like this.
+folders, begins the files' names like this. Since Moodle 4.1, the last underscore is missing. A text
+that was handed in is in `..._onlinetext_/onlinetext.html`.
 
 Gradescope has folders, and `submission_metadata.yml`, which names people. It writes the file with
 Ruby, so its keys begin with a colon. A group's submission counts for each of its members.
@@ -18,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +28,22 @@ import yaml
 
 from gradsync.grading.classes.tables import TableError
 from gradsync.submission import is_archive
+from gradsync.submission.contents import printed
 from gradsync.text import listed
 
 CANVAS = re.compile(
-    r"(?P<learner>[^_]+)_(?P<late>LATE_)?(?P<user>\d+)_(?P<upload>\d+)_(?P<file>.+)", re.DOTALL
+    r"(?:(?P<learner>(?!LATE_|anon_)[^_]+)_(?P<late>LATE_)?(?P<user>\d+)"
+    r"|(?P<late_anonymous>LATE_)?(?P<anonymous>anon_[A-Za-z0-9]+))_"
+    r"(?:(?P<upload>\d+)_(?P<file>.+)|(?P<entry>text|link)\.html)",
+    re.DOTALL,
 )
-AGAIN = re.compile(r"-(\d+)(?=(\.\w+)+$)")
+AGAIN = re.compile(r"-\d+(?=\.\w+$)")
 MOODLE = re.compile(
     r"(?P<learner>[^_].*?)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)(_(?P<file>.*))?", re.DOTALL
 )
+MOODLES_KINDS = ("file", "onlinetext")
+EXCERPT = 300  # characters of a text that was handed in
+MAX_TEXT = 2**20  # bytes of its page
 METADATA = "submission_metadata.yml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
 
@@ -50,78 +60,100 @@ class HandedIn:
     attempt: int = 0  # larger for a later attempt; orders attempts without different times
     notes: tuple[str, ...] = ()
     members: tuple[Path, ...] = ()  # the files or folders of the download that it consists of
+    group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
     is_alone: bool = True  # the path that the user named has no other submission
     named: Path = Path()  # the path that the user named
 
 
-def archive_or_files(files: Mapping[str, Path]) -> Path | Mapping[str, Path]:
-    """Return the archive among these files, or all of them if there is not exactly one."""
-    archives = [path for path in files.values() if is_archive(path)]
-    return archives[0] if len(archives) == 1 else files
-
-
 def from_canvas(paths: Iterable[Path]) -> Iterator[HandedIn]:
     """Yield the submissions among these paths; each has all files of a user."""
-    users: dict[str, list[re.Match[str]]] = {}
-    places = {path.name: path for path in paths}
-    for found in filter(None, map(CANVAS.fullmatch, places)):
-        users.setdefault(found["user"], []).append(found)
+    users: dict[str, list[tuple[re.Match[str], Path]]] = {}
+    for path in paths:
+        if found := CANVAS.fullmatch(path.name):
+            users.setdefault(found["user"] or found["anonymous"], []).append((found, path))
     for user, uploads in users.items():
-        uploads.sort(key=lambda found: int(found["upload"]))
+        uploads.sort(key=lambda pair: int(pair[0]["upload"] or 0))
         files: dict[str, Path] = {}
-        for found in uploads:
-            name = AGAIN.sub("", found["file"])
-            files.pop(name, None)  # so that the files are in the order of their last uploads
-            files[name] = places[found[0]]
-        learner = uploads[-1]["learner"]
-        archives = [name for name, path in files.items() if is_archive(path)]
-        notes = ["Canvas marks it as late"] * (uploads[-1]["late"] is not None)
-        if len(archives) > 1:  # the one with the largest number was uploaded last
-            notes.append(f"of {len(archives)} archives, only the last one counts: {archives[-1]}")
-            files = {archives[-1]: files[archives[-1]]}
+        for found, path in uploads:
+            name = found["file"] or f"{found['entry']}.html"
+            if not is_archive(Path(name)):
+                name = AGAIN.sub("", name)
+            files[name if name not in files else f"{found['upload']}/{name}"] = path
+        last = uploads[-1][0]
+        learner = last["learner"] or last["anonymous"]
+        is_late = last["late"] or last["late_anonymous"]
+        texts = [text_note(path) for found, path in uploads if found["entry"]]
         yield HandedIn(
-            source=archive_or_files(files),
+            source=files,
             learner=learner,
             key=user,
             names=(user, learner),
-            attempt=int(uploads[-1]["upload"]),
-            notes=tuple(notes),
-            members=tuple(places[found[0]] for found in uploads),
+            attempt=int(last["upload"] or 0),
+            notes=(*["Canvas marks it as late"] * bool(is_late), *texts),
+            members=tuple(path for _, path in uploads),
         )
 
 
 def from_moodle(paths: Iterable[Path]) -> Iterator[HandedIn]:
-    """Yield the submissions among these paths; skip other folders, such as online texts."""
-    learners: dict[str, list[re.Match[str]]] = {}
-    places = {path.name: path for path in paths}
-    for found in filter(None, map(MOODLE.fullmatch, places)):
-        if found["kind"] == "file":
-            learners.setdefault(found["id"], []).append(found)
+    """Yield the submissions among these paths; skip other folders, such as comments."""
+    learners: dict[str, list[tuple[re.Match[str], Path]]] = {}
+    for path in paths:
+        found = MOODLE.fullmatch(path.name)
+        if found and found["kind"] in MOODLES_KINDS:
+            learners.setdefault(found["id"], []).append((found, path))
     for number, uploads in learners.items():
-        learner = uploads[0]["learner"]
+        learner = uploads[0][0]["learner"]
+        work = {found["file"] or "": path for found, path in uploads if found["kind"] == "file"}
+        texts = [path for found, path in uploads if found["kind"] == "onlinetext"]
+        pages = [path / "onlinetext.html" if path.is_dir() else path for path in texts]
         yield HandedIn(
-            source=_source({found["file"] or "": places[found[0]] for found in uploads}),
+            source=work.get("") or work or {"onlinetext.html": pages[0]},
             learner=learner,
             key=number,
             names=(number, learner),
-            members=tuple(places[found[0]] for found in uploads),
+            notes=tuple(filter(None, map(text_note, pages))),
+            members=tuple(path for _, path in uploads),
         )
 
 
 def is_other_of_moodle(name: str) -> bool:
     """Return whether a name belongs to something that Moodle adds, such as a comment."""
     found = MOODLE.fullmatch(name)
-    return found is not None and found["kind"] != "file"
+    return found is not None and found["kind"] not in MOODLES_KINDS
 
 
-def _source(files: Mapping[str, Path]) -> Path | Mapping[str, Path]:
-    folder = files.get("")
-    if folder is None:
-        return archive_or_files(files)
-    if folder.is_symlink() or not folder.is_dir():
-        return folder
-    inside = archive_or_files({path.name: path for path in sorted(folder.iterdir())})
-    return inside if isinstance(inside, Path) else folder
+def text_note(page: Path) -> str:
+    """Return a note that quotes a text that was handed in on a page of the platform; "" if none."""
+    if page.is_symlink() or not page.is_file():
+        return ""
+    with page.open("rb") as file:
+        content = file.read(MAX_TEXT).decode("utf-8", "replace")
+    reader = _Text()
+    reader.feed(content)
+    text = " ".join(" ".join(reader.parts).split())
+    return f'a text was handed in: "{printed(text, EXCERPT)}"' if text else ""
+
+
+class _Text(HTMLParser):
+    """Collects the text of a page, and the addresses of its links."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self._skipped = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "style", "title"):
+            self._skipped = tag
+        self.parts += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == self._skipped:
+            self._skipped = ""
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipped and data.strip() not in self.parts:
+            self.parts.append(data)
 
 
 def from_gradescope(folder: Path) -> Iterator[HandedIn]:
@@ -153,6 +185,7 @@ def _of_members(source: Path, row: dict[str, Any]) -> Iterator[HandedIn]:
             names=(*known, name),
             moment=_in_utc(moment) if isinstance(moment, datetime) else None,
             notes=(f"handed in by {listed(names)}",) if len(names) > 1 else (),
+            group=tuple(names) if len(names) > 1 else (),
         )
 
 

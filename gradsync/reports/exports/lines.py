@@ -55,7 +55,7 @@ def summary_of(result: Result) -> str:
     elif result.status == "grader-failed":
         facts.append("The grader itself failed, so there is no score.")
     if result.points_lost:
-        facts.append(f"Handed in late: {charged_text(result)} are subtracted.")
+        facts.append(f"Points lost by lateness: {charged_text(result)}.")
     facts += [correction_text(each) for each in result.total]
     if result.attempt is not None and result.attempts > 1:
         facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")

@@ -11,6 +11,7 @@ from class_samples import EXERCISES, class_of, outcome, result, sample_class
 from parsed_html import ParsedHtml
 
 from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result
+from gradsync.records import Diagnosis
 from gradsync.reports import class_page as page
 from gradsync.reports.guide_sections import GuideText
 
@@ -134,25 +135,45 @@ def test_missing_people_are_listed_with_their_addresses():
 
 def test_overrides_and_lateness_have_tables():
     given = Override("ada", GRADIENTS, 8.0, "The line was right.", "Noether")
-    exercises = (ExerciseResult(GRADIENTS, 8.0, 10.0, given),)
+    exercises = (ExerciseResult(GRADIENTS, 8.0, 10.0, (given,)),)
 
+    late = {"days_late": 1.5, "days_charged": 2, "points_lost": 20.0}
+    seen = shown(class_of(result("ada", WRONG, exercises=exercises, **late)))
+
+    assert "ada phase1/average_gradients 8 The line was right. Noether" in seen.text
+    assert "ada 1.5 2 days, 20 points" in seen.text
+    assert "1 override, late: 2 days, 20 points" in seen.text
+
+
+def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():
+    whole = Diagnosis("exception", (), "a.py:1 raises ModuleNotFoundError: no pandas. Move.",
+                      whole_file=True)  # fmt: skip
+    notes = ("refused: a.py is a link", "assumed: A.py is a.py", "missing: phase2", "missing: a/b")
     seen = shown(
-        class_of(result("ada", WRONG, exercises=exercises, days_late=1.5, points_lost=2.0))
-    )
+        class_of(
+            result("ada", outcome(GRADIENTS, 0.0, 10.0, status="error", diagnosis=whole)),
+            result("bob", RIGHT, notes=notes, download_notes=("Canvas marks it as late",)),
+        )
+    ).text
 
-    assert "ada phase1/average_gradients 8 / 10 The line was right. Noether" in seen.text
-    assert "ada 1.5 2" in seen.text
-    assert "1 override, 2 points lost by lateness" in seen.text
+    attention = seen[seen.index("Needs attention") : seen.index("Exercises by success")]
+    assert "ada : a.py:1 raises ModuleNotFoundError: no pandas." in attention
+    assert "Read in part These files have no points." in attention
+    for text in ("a.py is a link", "A.py is a.py", "phase2", "Canvas marks it as late"):
+        assert f"bob : {text}" in attention
+    assert "a/b" not in attention
 
 
 def test_the_remarks_have_what_the_download_says_and_no_other_notes():
     said = "Canvas marks it as late"
-    late = result("ada", RIGHT, notes=(said, "missing: phase2"), download_notes=(said,))
+    late = result(
+        "ada", RIGHT, notes=(said, "missing: phase1/template_trainer.py"), download_notes=(said,)
+    )
 
     seen = shown(class_of(late)).text
 
     assert said in seen
-    assert "missing: phase2" not in seen
+    assert "missing: phase1/template_trainer.py" not in seen
 
 
 def test_names_link_to_the_reports():
@@ -171,7 +192,7 @@ def test_names_and_texts_are_escaped(hostile):
     given = Override(hostile, GRADIENTS, 8.0, hostile, hostile)
     person = Person(hostile, hostile, hostile, hostile)
     learner = result(
-        hostile, bad, person=person, exercises=(ExerciseResult(GRADIENTS, 8, 10, given),)
+        hostile, bad, person=person, exercises=(ExerciseResult(GRADIENTS, 8, 10, (given,)),)
     )
     lost = Result(f"{hostile}2", "grader-failed", notes=(hostile,))
 

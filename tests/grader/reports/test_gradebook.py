@@ -65,20 +65,20 @@ def test_gradebook_has_the_points_of_each_exercise_and_the_first_mistake():
 def test_gradebook_has_the_person_and_when_the_submission_was_handed_in():
     moment = datetime(2026, 10, 30, 12, tzinfo=timezone.utc)
     person = Person("17", "=Ada", "ada@x.org", "Tuesday")
-    late = {"handed_in": moment, "days_late": 1.5, "points_lost": 2.0}
+    late = {"handed_in": moment, "days_late": 1.5, "days_charged": 2, "points_lost": 2.0}
 
     row = rows(graded(person=person, attempt=2, attempts=3, notes=("a", "b"), **late))[0]
 
-    assert list(row.values())[-9:] == [
+    assert list(row.values())[-10:] == [
         *("17", "'=Ada", "ada@x.org", "Tuesday"),
-        *("2026-10-30 12:00:00+00:00", "1.5", "2.0", "2 of 3", "a; b"),
+        *("2026-10-30 12:00:00+00:00", "1.5", "2", "2.0", "2 of 3", "a; b"),
     ]
 
 
 def test_gradebook_shows_overrides():
     override = Override("ada", "phase1/double", 2.0, "appeal", "Kim")
 
-    row = rows(graded(exercises=(ExerciseResult("phase1/double", 2.0, 2.0, override),)))[0]
+    row = rows(graded(exercises=(ExerciseResult("phase1/double", 2.0, 2.0, (override,)),)))[0]
 
     assert row["overrides"] == "phase1/double: 2 by Kim: appeal"
 

@@ -42,7 +42,7 @@ def test_a_failed_test_is_a_card_with_message_and_diagnosis():
 
 def corrected(reason: str = "appeal", **changes: float) -> str:
     override = Override("ada", "phase1/double", 2.0, reason, "Kim")
-    exercise = ExerciseResult("phase1/double", 2.0, 4.0, override)
+    exercise = ExerciseResult("phase1/double", 2.0, 4.0, (override,))
     result = Result("ada", "graded", 2.0, 4.0, exercises=(exercise,), **changes)
     return html.render(report(FAILED), result=result)
 
@@ -51,15 +51,16 @@ def test_an_override_is_shown_with_its_reason_and_the_final_score():
     page = corrected()
 
     assert "Final score: 2 of 4 points" in page
-    assert "by Kim. appeal." in page
+    assert "Kim set the points to 2: appeal." in page
+    assert '<text class="score" x="50" y="54">2</text>' in page
+    assert "The tests alone give 0 of" in page
     assert SCRIPT not in corrected(reason=SCRIPT)
 
 
 def test_lateness_is_shown():
-    shown = " ".join(corrected(days_late=1.5, points_lost=0.8).split())
+    shown = " ".join(corrected(days_late=1.5, days_charged=2, points_lost=0.8).split())
 
-    assert "Days late, after extensions and grace days: 1.5." in shown
-    assert "0.8 points are subtracted." in shown
+    assert "after extensions and grace days: 2 days, 0.8 points. Each day that has begun" in shown
 
 
 def test_a_result_without_corrections_changes_nothing():

@@ -54,7 +54,7 @@ def link(path):
 
 
 def misnamed(path):
-    path.with_name("Template_Trainer.py").write_text(RIGHT)
+    path.with_name("template_trainer.py ").write_text(RIGHT)
 
 
 def absent(path):
@@ -67,7 +67,7 @@ def absent(path):
         (no_text, f"{TRAINER} is saved as UTF-16"),
         (folder, f"{TRAINER} is a folder"),
         (link, f"{TRAINER} is a link: replace it by the file that it points to"),
-        (misnamed, f"phase1/Template_Trainer.py must be named exactly {TRAINER}"),
+        (misnamed, f"phase1/template_trainer.py  must be named exactly {TRAINER}"),
         (absent, f"{TRAINER} is not in the submission"),
     ],
 )

@@ -141,7 +141,7 @@ def folder_of_many_files(folder):
     return eve
 
 
-@attack(LOADER, note="refused: phase1/Template_trainer.py must be named exactly")
+@attack(LOADER, TRAINER, note="assumed: phase1/Template_trainer.py is phase1/template_trainer.py")
 def name_of_another_case(folder):
     """A name that equals the course's on a case-insensitive file system."""
     return laid_out(folder, {LOADER: HONEST[LOADER], "phase1/Template_trainer.py": HONEST[TRAINER]})

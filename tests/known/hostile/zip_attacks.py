@@ -62,13 +62,13 @@ def zip_name_has_a_drive(folder):
     return renamed(folder, f"C:/{TRAINER}")
 
 
-@attack(LOADER, note=r"refused: phase1\template_trainer.py must be named exactly")
+@attack(LOADER, TRAINER, note=r"assumed: phase1\template_trainer.py is phase1/template_trainer.py")
 def zip_name_has_backslashes(folder):
     """A name that is a path on one system and a file name on another."""
     return renamed(folder, TRAINER.replace("/", "\\"))
 
 
-@attack(LOADER, note="refused: Phase1/Template_Trainer.py must be named exactly")
+@attack(LOADER, TRAINER, note="assumed: Phase1/Template_Trainer.py is phase1/template_trainer.py")
 def zip_name_differs_in_case(folder):
     """A name that equals the course's on a case-insensitive file system."""
     return renamed(folder, "Phase1/Template_Trainer.py")
@@ -260,7 +260,8 @@ def zip_with_the_wrong_ending(folder):
 @attack(note="the course's files are in several folders")
 def zip_of_two_submissions(folder):
     """The files of two learners in one archive."""
-    files = [(f"{who}/{name}", HONEST[name]) for who in ("ada", "eve") for name in HONEST]
+    pairs = ((who, name) for who in ("ada", "eve") for name in HONEST)
+    files = [(f"{who}/{name}", HONEST[name] + f"# {who}\n".encode()) for who, name in pairs]
     return packed(folder, files)
 
 

@@ -162,6 +162,70 @@ def test_a_bad_line_of_overrides_is_one_clear_error(folder, lines, problem):
         folder.read()
 
 
+HEADER = "submission,exercise,points,reason,by"
+
+
+def test_all_bad_lines_of_overrides_are_named_at_once(folder):
+    folder.grade("ada")
+    folder.write("overrides.csv", HEADER, "ada,double,many,x,Kim", "ada,double,1,,Kim", "ada,,,,")
+
+    with pytest.raises(TableError) as refused:
+        folder.read()
+    assert [f"line {n}" in text for n, text in enumerate(str(refused.value).splitlines(), 2)] == [
+        True,
+        True,
+        True,
+    ]
+
+
+def test_staff_can_set_the_total_and_it_is_final(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    folder.settings("[late]", "due = 2026-01-01T00:00:00Z", 'per_day = "10%"')
+    folder.facts(Facts("ada", "ada", handed_in=DUE))
+    folder.write("overrides.csv", HEADER, "ada,total,3.5,oral exam,Kim")
+
+    ada = folder.results()["ada"]
+    assert (ada.score, ada.points_lost) == (3.5, 0.0)
+    assert ada.overrides[0].reason == "oral exam"
+
+
+def test_staff_can_set_the_points_of_a_single_test(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    [test] = folder.results()["ada"].tests
+    folder.write("overrides.csv", HEADER, f"ada,{test.id},2,unclear,Kim")
+
+    ada = folder.results()["ada"]
+    assert (ada.score, ada.exercises[0].points) == (2.0, 2.0)
+
+
+def test_a_line_without_points_is_a_comment(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    folder.write("overrides.csv", HEADER, "ada,double,,Well done!,Kim", "ada,total,,See me.,Kim")
+
+    ada = folder.results()["ada"]
+    assert (ada.score, ada.exercises[0].override) == (1.0, None)
+    assert [each.reason for each in ada.overrides] == ["See me.", "Well done!"]
+
+
+def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
+    folder.grade("ada", points=1.0, most=4.0)
+    folder.grade("bob", points=1.0, most=4.0)
+    folder.settings("[rubric]", "style = 5")
+    folder.write("overrides.csv", HEADER, "ada,rubric/style,4,clear names,Kim")
+
+    ada, bob = (folder.results()[name] for name in ("ada", "bob"))
+    assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
+    assert (bob.score, bob.max_score, bob.exercises[-1].points) == (1.0, 9.0, 0.0)
+
+
+def test_a_number_of_a_platform_is_not_taken_for_an_id_of_the_roster(folder):
+    folder.grade("Ada")
+    folder.facts(Facts("Ada", "Ada", names=("17", "Ada")))
+    folder.write("roster.csv", "id,name,email", "17,Bob,", "18,Ada,")
+
+    assert folder.results()["Ada"].person.id == "18"
+
+
 def test_an_override_of_a_name_that_two_phases_have_must_name_the_phase(folder):
     write_course(folder.course.root, phase="phase2")
     folder.grade("ada")

@@ -29,7 +29,7 @@ class Download:
 
     def entries(self, *folders, keep=None):
         paths = folders or (self.folder,)
-        return entries_at(paths, self.course, self.folder / "out", "gradsync grade", keep)
+        return entries_at(paths, self.course, self.folder.with_name("out"), "gradsync grade", keep)
 
     def sources(self, *folders, keep=None):
         """Return the source of each submission's file by name."""
@@ -87,18 +87,80 @@ def test_the_last_of_several_archives_in_canvas_counts(download):
 
     [entry] = download.entries()
     assert download.sources() == {"ada": WRONG}
-    assert entry.facts.notes == ("of 2 archives, only the last one counts: second.zip",)
+    assert entry.submission(download.course, ["phase1"]).notes == (
+        f"assumed: second-1/{FILE} counts as {FILE}, and not third/{FILE} and second/{FILE}",
+    )
+
+
+@pytest.mark.parametrize(
+    "form", ["phase-{}.zip", "phase{}.zip", "Phase {}-1.zip", "my_phase_{}.zip"]
+)
+@pytest.mark.parametrize("loose", [False, True])
+def test_archives_of_one_canvas_user_are_one_submission(download, form, loose):
+    """Canvas's own numbers look like the numbers of phases."""
+    write_course(download.course.root, phase="phase2")
+    top = "my_" if "my" in form else ""
+    for number, source in enumerate((RIGHT, WRONG), 1):
+        name = "template_trainer.py" if loose and not top else f"phase{number}/template_trainer.py"
+        with zipfile.ZipFile(
+            download.folder / f"ada_17_55{number}_{form.format(number)}", "w"
+        ) as z:
+            z.writestr(name, source)
+
+    [entry] = download.entries()
+    read = entry.submission(download.course, ["phase1", "phase2"])
+    assert read.files == {
+        "phase1/template_trainer.py": RIGHT.encode(),
+        "phase2/template_trainer.py": WRONG.encode(),
+    }
+    assert all(note.startswith("assumed: ") for note in read.notes)
+
+
+def test_a_text_of_canvas_is_quoted(download):
+    page = "<html><title>t</title><body><p>See <a href='https://git.x/ada'>my repository</a></p>"
+    (download.folder / "ada_LATE_17_text.html").write_text(page)
+    download.zip("bob_18_556_solution.zip")
+
+    ada, _ = download.entries()
+    assert ada.facts.notes == (
+        "Canvas marks it as late",
+        'a text was handed in: "See https://git.x/ada my repository"',
+    )
+    [note] = ada.submission(download.course, ["phase1"]).notes
+    assert note.startswith("unreadable: ada has none of the course's files: it has text.html")
+
+
+def test_anonymous_names_of_canvas(download):
+    download.zip("anon_a1B2c_555_solution.zip")
+    download.zip("LATE_anon_x9Y8z_556_solution.zip", WRONG)
+
+    assert download.sources() == {"anon_a1B2c": RIGHT, "anon_x9Y8z": WRONG}
+    assert [e.facts.notes for e in download.entries()] == [(), ("Canvas marks it as late",)]
+
+
+def test_a_text_of_moodle_is_quoted_beside_files_and_alone(download):
+    for name in ("Ada_17", "Bob_18"):
+        folder = download.folder / f"{name}_assignsubmission_onlinetext"
+        folder.mkdir()
+        (folder / "onlinetext.html").write_text("<p>Please be&nbsp;kind.</p>")
+    write_submission(download.folder / "Ada_17_assignsubmission_file")
+
+    ada, bob = download.entries()
+    quoted = ('a text was handed in: "Please be kind."',)
+    assert (ada.facts.notes, bob.facts.notes) == (quoted, quoted)
+    assert ada.submission(download.course, ["phase1"]).notes == ()
+    assert bob.submission(download.course, ["phase1"]).notes[0].startswith("unreadable: ")
 
 
 @pytest.mark.parametrize("folder", ["Ada_17_assignsubmission_file_", "ada"])
 def test_several_archives_in_a_folder_make_it_unreadable(download, folder):
     (download.folder / folder).mkdir()
     for name in ("first.zip", "second.zip"):
-        download.zip(name, folder=download.folder / folder)
+        download.zip(name, RIGHT + f"# {name}", folder=download.folder / folder)
 
     [entry] = download.entries()
     [note] = entry.submission(download.course, ["phase1"]).notes
-    assert "It is not known which of the 2 archives counts: keep one" in note
+    assert "the course's files are in several folders (first/, second/)" in note
 
 
 def test_canvas_learners_with_one_name_get_their_ids(download):
@@ -265,7 +327,8 @@ def test_only_accepts_a_learners_names_in_the_download_or_the_roster(download, r
         download.zip(file)
 
     assert [
-        e.name for e in only_of(download.entries(), [name], download.folder / "out", roster)
+        e.name
+        for e in only_of(download.entries(), [name], download.folder.with_name("out"), roster)
     ] == ["lovelaceada"]
 
 
@@ -298,7 +361,7 @@ def test_only_explains_why_a_name_selects_nobody(download, roster, name, reason)
         download.zip(file)
 
     with pytest.raises(SubmissionError) as refused:
-        only_of(download.entries(), [name], download.folder / "out", roster)
+        only_of(download.entries(), [name], download.folder.with_name("out"), roster)
 
     assert str(refused.value) == f"--only {name}: {reason}"
 

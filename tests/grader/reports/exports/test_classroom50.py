@@ -100,5 +100,5 @@ def test_lateness_and_a_missing_sandbox_are_explained():
     late = classroom50(render(LATE, "x", GRADED_AT))
     unsafe = classroom50(render(UNSAFE, "x", GRADED_AT))
 
-    assert "1 day late" in late["tests"][0]["message"]
+    assert "1 day, 1 point" in late["tests"][0]["message"]
     assert "without a sandbox" in unsafe["tests"][0]["message"]

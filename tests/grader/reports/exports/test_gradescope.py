@@ -34,14 +34,14 @@ def test_lateness_lowers_the_score_and_is_explained():
 
     assert score == 6.33
     assert sum(test["score"] for test in tests) == pytest.approx(7.33)
-    assert "Handed in 1 day late: 1 points are lost." in output
+    assert "Points lost by lateness: 1 day, 1 point." in output
 
 
 def test_an_override_is_explained():
     _, [_, _, ring], _ = gradescope(render(CORRECTED))
 
     assert ring["score"] == 1.67
-    assert ring["output"].startswith("Prof. Ö set the points: the ring is right.")
+    assert ring["output"].startswith("Prof. Ö set the points to 1.67: the ring is right.")
 
 
 def test_an_unreadable_submission_gets_0_and_the_reason():

@@ -48,7 +48,7 @@ def test_a_comment_says_where_points_are_missing():
     _, _, comment = moodle(render(CLASS).text)["1007"]
 
     assert comment == (
-        "Handed in 1 day late: 1 points are lost. "
+        "Points lost by lateness: 1 day, 1 point. "
         "Points: phase1: evaluate 2.33 of 3.33; phase2: ring 0 of 1.67."
     )
 
