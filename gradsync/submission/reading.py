@@ -225,8 +225,9 @@ def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str
             f"{printed(shown)} has no file of {listed(phases)}: it has "
             f"{listing(contents.candidates)}. Was another assignment handed in?"
         )
-    holds = f"it has {listing(contents.others)}" if contents.others else "it is empty"
-    if any(each.lower().endswith(".ipynb") for each in contents.others):
+    others = {name for name in contents.others if not name.startswith(".")}
+    holds = f"it has {listing(others)}" if others else "it is empty"
+    if any(name.lower().endswith(".ipynb") for name in others):
         holds += ". Notebooks are graded by `gradsync nbgrade`; files must have the course's names"
     return f"{printed(shown)} has none of the course's files: {holds}"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from gradsync.class_records import Facts
 from gradsync.course.catalogue import Course
 from gradsync.grading.classes.roster import Roster, roster_of
-from gradsync.grading.imports.attempts import Keep, attempts, by_name, found_at
+from gradsync.grading.imports.attempts import NAME, Keep, attempts, by_name, found_at
 from gradsync.grading.imports.platforms import HandedIn
 from gradsync.grading.store import folder_name
 from gradsync.reports import gradebook
@@ -188,7 +188,7 @@ def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
         attempt=number if count > 1 else None,
         attempts=count,
         notes=each.notes,
-        key=each.key if each.members or each.group else "",
+        key="" if each.key.startswith(NAME) else each.key,
         uploads=tuple(carriable(path.name) for path in each.members),
         group=each.group,
     )

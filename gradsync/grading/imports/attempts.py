@@ -13,6 +13,7 @@ from gradsync.grading.imports.platforms import HandedIn
 from gradsync.submission import find_submissions, submission_name
 
 Keep = Literal["best", "last"]
+NAME = "name:"  # the beginning of a key that is only a name
 
 
 def found_at(path: Path, course: Course) -> list[HandedIn]:
@@ -63,7 +64,7 @@ def _called(learner: str, each: HandedIn) -> HandedIn:
 def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:
     """Yield the submissions; those with the same name become attempts of one learner."""
     for each in found:
-        yield each if each.key else replace(each, key=f"name:{each.learner}")
+        yield each if each.key else replace(each, key=f"{NAME}{each.learner}")
 
 
 def _inner_download(path: Path) -> Path:
