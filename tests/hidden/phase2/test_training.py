@@ -25,6 +25,7 @@ from support.probes.training import (
     spied_training,
     steps_of,
 )
+from support.rules.accumulation import not_split, uneven_microbatches
 from support.rules.epochs import order_of_another_epoch, other_samples
 from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
 from support.rules.means import other_means
@@ -154,7 +155,7 @@ def test_microbatches_do_not_change_the_result(ranks, rng, world_size, parts):
     in_parts = {**options, "accumulation_steps": parts}
     plain, seen = train_in_turn(ranks, world_size, options, in_parts)
 
-    check_sizes(plain, seen, parts)
+    raise_mistake(not_split(plain, seen, parts, batch_size=4))
     raise_mistake(models_differ(seen, GUIDE))
     assert_on_every_rank(
         each(seen, lambda value: value["weights"]),
@@ -174,59 +175,5 @@ def test_microbatches_do_not_change_the_result(ranks, rng, world_size, parts):
         "from `train_loss` without them. Weight each microbatch by its samples.",
         guide=STEP,
     )
-    check_even(seen, parts)
-
-
-def check_sizes(plain, seen, parts):
-    """Check how many samples the model trains on at once, with and without microbatches."""
-    whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
-    idle = [rank for rank, size in enumerate(most) if size == 0]
-    check(
-        not idle,
-        "does-not-learn",
-        "train returned without running the model on any sample.",
-        ranks=idle,
-        guide=GUIDE,
-    )
-    large = [rank for rank, size in enumerate(most) if size > -(-4 // parts)]
-    check(
-        not large,
-        "accumulation-ignored",
-        f"With batches of 4 samples in {parts} microbatches, the model is trained on {max(most)} "
-        "samples at once. The sizes of the microbatches must differ by at most one, so that each "
-        f"needs about 1/{parts} of the memory.",
-        ranks=large,
-        guide=STEP,
-    )
-    other = [rank for rank, size in enumerate(whole) if size != 4]
-    check(
-        not other,
-        "wrong-signature",
-        f"Without `accumulation_steps`, train uses {listed(whole)} samples at once (by rank), with "
-        "batches of 4. The default must be 1: the whole batch at once.",
-        ranks=other,
-        guide=STEP,
-    )
-
-
-def check_even(seen, parts):
-    """Check the sizes of the microbatches; each of 2 epochs has a batch of 4 and one of 2."""
-    counts = [min(parts, 4), min(parts, 2)] * 2
-    uneven = [rank for rank, value in enumerate(seen) if not are_even(value["sizes"], counts)]
-    check(
-        not uneven,
-        "accumulation-ignored",
-        f"With batches of 4 and 2 samples and accumulation_steps={parts}, the model is trained on "
-        f"{seen[uneven[0]]['sizes'] if uneven else []} samples at a time. Split each batch into "
-        "that many microbatches, or into as many as it has samples, of sizes that differ by at "
-        "most one.",
-        ranks=uneven,
-        guide=STEP,
-    )
-
-
-def are_even(sizes, counts):
-    """Return whether each batch has its number of parts, whose sizes differ by at most one."""
-    left = list(sizes)
-    batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
-    return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)
+    # Each of 2 epochs has a batch of 4 samples and one of 2.
+    raise_mistake(uneven_microbatches(seen, [4, 2] * 2, parts))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import counted
+from gradsync.text import counted, listed
 from support.rules.buckets import between, bucket_sizes, in_objects, lanes
 from support.rules.reductions import parameters_averaged
 
@@ -86,3 +86,74 @@ def _number_sent(seen: Observation, elements: int) -> tuple[str, str] | None:
             "no collective sends gradients. Average them over the ranks."
         )
     return None
+
+
+def not_split(
+    plain: Sequence[Mapping[str, Any]],
+    seen: Sequence[Mapping[str, Any]],
+    parts: int,
+    batch_size: int,
+) -> Diagnosis | None:
+    """Recognise a training run whose batches are not split, or that splits them unasked.
+
+    Args:
+        plain: by rank, a training run without `accumulation_steps`, with the `sizes` of its calls
+            of the model.
+        seen: the same with as many steps as `parts`.
+        parts: the number of microbatches of each batch.
+        batch_size: the samples of a batch.
+    """
+    whole, most = ([max(value["sizes"], default=0) for value in run] for run in (plain, seen))
+    every = range(len(seen))
+    for ranks, code, text in (
+        (
+            [rank for rank in every if most[rank] == 0],
+            "does-not-learn",
+            "train returned without running the model on any sample.",
+        ),
+        (
+            [rank for rank in every if most[rank] > -(-batch_size // parts)],
+            "accumulation-ignored",
+            f"With batches of {batch_size} samples in {parts} microbatches, the model is trained "
+            f"on {max(most)} samples at once. The sizes of the microbatches must differ by at most "
+            f"one, so that each needs about 1/{parts} of the memory.",
+        ),
+        (
+            [rank for rank in every if whole[rank] != batch_size],
+            "wrong-signature",
+            f"Without `accumulation_steps`, train uses {listed(whole)} samples at once (by rank), "
+            f"with batches of {batch_size}. The default must be 1: the whole batch at once.",
+        ),
+    ):
+        if ranks:
+            return Diagnosis(code, tuple(ranks), text, guide=GUIDE)
+    return None
+
+
+def uneven_microbatches(
+    seen: Sequence[Mapping[str, Any]], batches: Sequence[int], parts: int
+) -> Diagnosis | None:
+    """Recognise microbatches whose number or sizes are wrong.
+
+    Args:
+        seen: by rank, a training run with the `sizes` of its calls of the model.
+        batches: the samples of each batch.
+        parts: the number of microbatches of each batch, if it has as many samples.
+    """
+    counts = [min(parts, samples) for samples in batches]
+    uneven = [rank for rank, value in enumerate(seen) if not _are_even(value["sizes"], counts)]
+    if not uneven:
+        return None
+    text = (
+        f"With batches of {listed(batches)} samples and accumulation_steps={parts}, the model is "
+        f"trained on {seen[uneven[0]]['sizes']} samples at a time. Split each batch into that many "
+        "microbatches, or into as many as it has samples, of sizes that differ by at most one."
+    )
+    return Diagnosis("accumulation-ignored", tuple(uneven), text, guide=GUIDE)
+
+
+def _are_even(sizes: Sequence[int], counts: Sequence[int]) -> bool:
+    """Return whether each batch has its number of parts, whose sizes differ by at most one."""
+    left = list(sizes)
+    batches = [[left.pop(0) for _ in range(min(count, len(left)))] for count in counts]
+    return not left and all(batch and max(batch) - min(batch) <= 1 for batch in batches)

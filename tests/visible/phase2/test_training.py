@@ -1,135 +1,203 @@
-"""Visible tests of training: few samples, and an interruption."""
+"""Visible tests of training without interruption: few samples, few epochs."""
 
-import contextlib
-from pathlib import Path
+from functools import partial
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.utils.data import TensorDataset
+import numpy as np
 
-from gradsync.testing import check, exercise
+from gradsync.testing import (
+    assert_on_every_rank,
+    case_by_case,
+    check,
+    each,
+    exercise,
+    raise_mistake,
+)
 from gradsync.testing.values import close
-from gradsync.text import counted
+from gradsync.text import listed
 from support.probes import Info
-from support.probes.printing import printed
+from support.probes.training import (
+    LEARNING_RATE,
+    Classifier,
+    draw_samples,
+    one_process,
+    orders_of_sampler,
+    spied_training,
+    steps_of,
+)
+from support.rules.accumulation import not_split, uneven_microbatches
+from support.rules.epochs import order_of_another_epoch, other_samples
+from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
+from support.rules.means import other_means
+from support.rules.printing import other_lines
+from support.rules.training import (
+    batches_divided,
+    later_steps_differ,
+    models_differ,
+    other_counts,
+    trained_in_evaluation_mode,
+    training_mistakes,
+    with_its_momentum,
+)
+from support.rules.wrong_results import differs_from_one_process
 
-GUIDE = "Resuming"
-COUNT, EPOCHS = 12, 3
-
-
-class Line(nn.Linear):
-    """A classifier of points on a line, interrupted before the sample with number `stop_at`."""
-
-    def __init__(self, stop_at=None):
-        super().__init__(1, 2)
-        self.trained, self.stop_at = 0, stop_at  # numbers of samples
-        self.largest = 0  # the size of the largest batch in training
-
-    def forward(self, places):
-        if self.training:
-            if self.trained == self.stop_at:
-                raise KeyboardInterrupt
-            self.trained += len(places)
-            self.largest = max(self.largest, len(places))
-        return super().forward(places)
-
-
-def run_training(trainer, info, seed, stop_at=None, **options):
-    """Call `train` with a new model; return a description of the training run."""
-    torch.manual_seed(seed)
-    places = torch.linspace(-1, 1, COUNT)[:, None]  # (point, 1)
-    data = TensorDataset(places, (places[:, 0] > 0).long())
-    model, history = Line(stop_at), []
-    with printed() as lines, contextlib.suppress(KeyboardInterrupt):
-        history = trainer.train(info, model, data, data, epochs=EPOCHS, lr=0.5, **options)
-    dist.barrier()  # rank 0 may still be writing
-    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-    epochs = [int(row["epoch"]) for row in history]
-    counts = {"lines": len(lines), "trained": model.trained, "largest": model.largest}
-    return {"weights": weights, "epochs": epochs, **counts}
+GUIDE, SAMPLER, STEP = "Resuming", "Resumable shares", "Gradient accumulation"
 
 
-@exercise("phase2/train", points=1)
-def test_two_ranks_train_one_model(ranks):
-    """The ranks end with equal weights, even with microbatches, and only rank 0 prints."""
+def data_of(samples, known=4):
+    """Return training samples and `known` validation samples, with 4 numbers each."""
+    rng = np.random.default_rng(1)
+    return [draw_samples(rng, samples), draw_samples(rng, known)]
 
-    def probe(rank, world_size, trainer):
-        info = Info(rank, world_size)
-        whole = run_training(trainer, info, rank, batch_size=4)
-        return [whole, run_training(trainer, info, rank, batch_size=4, accumulation_steps=3)]
 
-    seen = ranks(probe, world_size=2)
+def probe_train(rank, world_size, trainer, calls):
+    """Call train with each of these options; return a description of each training run.
 
-    whole, parts = seen[0]
-    check(
-        all(close(run["weights"], whole["weights"]) for run in seen[1][:1]),
-        "models-differ",
-        "After training, the ranks have different weights. They must start with rank 0's weights, "
-        "and take the same steps.",
-        ranks=range(2),
-        guide=GUIDE,
-    )
-    check(
-        whole["largest"] == 4,
-        "batch-size-divided",
-        f"With batch_size=4 and 6 samples on each of 2 ranks, rank 0 trains on {whole['largest']} "
-        "samples at once, but should train on 4 and then 2. `batch_size` is the batch size of each "
-        "rank: do not divide it.",
-        guide=GUIDE,
-    )
-    check(
-        close(parts["weights"], whole["weights"]),
-        "differs-from-single-process",
-        "If each batch is split into 3 microbatches, training ends with different weights than "
-        "without them. Weight each microbatch by its samples.",
-        ranks=range(2),
-        guide="Gradient accumulation",
-    )
-    lines = [value[0]["lines"] for value in seen]
-    check(
-        lines[0] >= EPOCHS and lines[1] == 0,
-        "every-rank-prints",
-        f"In {EPOCHS} epochs, rank 0 printed {counted(lines[0], 'line')} and rank 1 {lines[1]}. "
-        "Only rank 0 must print, at least one line for each epoch.",
-        guide=GUIDE,
-    )
+    The model has the weights of `seeds[rank]`, and starts in evaluation mode if `evaluating`.
+    """
+    runs = []
+    for data, seeds, evaluating, options in calls:
+        info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
+        seen = spied_training(trainer.train, info, model, data, **options)
+        place = rank, world_size, len(data[0][1]), options.get("seed", 0)
+        orders = orders_of_sampler("ResumableDistributedSampler", *place)
+        runs.append({**seen, "orders": orders})
+    return runs
+
+
+def train(ranks, *calls, seeds=(1, 1), evaluating=False, data):
+    """Train on two ranks once for each of these options; return the observation of each run."""
+    calls = [(data, list(seeds), evaluating, options) for options in calls]
+    return case_by_case(ranks(probe_train, world_size=2, calls=calls), len(calls))
 
 
 @exercise("phase2/train", points=1)
-def test_an_interrupted_training_resumes(ranks):
-    """An interrupted run that is resumed ends with the weights of a run without interruption."""
+def test_every_epoch_uses_the_shares_in_a_new_order(ranks):
+    """11 samples on two ranks: each gets 6 in an epoch, in an order of the epoch and the seed."""
+    twice = {"epochs": 2, "batch_size": 4, "seed": 0}
+    once = {"epochs": 1, "batch_size": 4}
 
-    def probe(rank, world_size, trainer):
-        info, path = Info(rank, world_size), Path("progress.pt")
-        whole = run_training(trainer, info, 1, batch_size=2)
-        run_training(trainer, info, 1, stop_at=8, batch_size=2, resume_from=path)
-        exists = path.exists()
-        return [whole, exists, run_training(trainer, info, 2, batch_size=2, resume_from=path)]
+    runs = train(ranks, twice, {**once, "seed": 4}, once, data=data_of(11))
 
-    seen = ranks(probe, world_size=2)
+    seen, reseeded, unseeded = runs
+    headings = {"shares": SAMPLER, "epochs": SAMPLER, "guide": GUIDE}
+    raise_mistake(other_samples(seen, reseeded, unseeded, samples=11, **headings))
+    for run in (seen, reseeded):
+        raise_mistake(order_of_another_epoch(run, SAMPLER))
 
-    whole, exists, second = seen[0]
+
+@exercise("phase2/train", points=1)
+def test_the_model_trains_in_training_mode(ranks):
+    """A model that is in evaluation mode is switched to training mode, in each of two epochs."""
+    options = {"epochs": 2, "batch_size": 4}
+
+    [seen] = train(ranks, options, data=data_of(8), evaluating=True)
+
+    raise_mistake(trained_in_evaluation_mode(seen, GUIDE))
+    raise_mistake(other_counts(seen, 2 * 4, SAMPLER))
+
+
+@exercise("phase2/train", points=1)
+def test_two_ranks_train_like_one_process(ranks):
+    """The ranks start with different weights, and end like one process with rank 0's weights.
+
+    Two ranks with 4 samples each, in three epochs of one step, equal a process with all 8.
+    """
+    data, seeds = data_of(8), [11, 5]
+
+    [seen] = train(ranks, {"epochs": 3, "batch_size": 4}, data=data, seeds=seeds)
+
+    epochs = [[range(8)]] * 3
+
+    def weights_after(rank, scale):
+        return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
+
+    right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
+    raise_mistake(models_differ(seen, GUIDE))
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    headings = {"guide": GUIDE, "mean": GUIDE, "start": GUIDE}
+    case = "2 ranks with 4 samples each, three epochs of one step"
+    mistakes = training_mistakes(weights_after, case=case, world_size=2, **headings)
+    divided = batches_divided(seen, 4, GUIDE)
+    weights = each(seen, lambda value: value["weights"])
+    assert_on_every_rank(weights, right.weights, mistakes=[lambda *_: divided, *mistakes])
+
+
+@exercise("phase2/train", points=1)
+def test_batch_size_is_the_batch_of_each_rank(ranks):
+    """With batch_size=4 and 6 samples on each rank, the batches have 4 and 2 samples."""
+    [seen] = train(ranks, {"epochs": 1, "batch_size": 4}, data=data_of(12))
+
+    raise_mistake(batches_divided(seen, 4, GUIDE))
+    raise_mistake(uneven_microbatches(seen, [4, 2], 1))
+
+
+@exercise("phase2/train", points=1)
+def test_the_history_has_the_numbers_of_each_epoch(ranks):
+    """Three epochs have three entries: the mean train loss, and the results after the epoch.
+
+    Each rank trains on batches of 4 samples and 1, and the ranks evaluate 4 and 3 samples.
+    """
+    data = data_of(10, known=7)
+
+    [seen] = train(ranks, {"epochs": 3, "batch_size": 4}, data=data)
+
+    raise_mistake(other_rows(seen, GUIDE))
+    raise_mistake(other_counts(seen, 3 * 5, SAMPLER))
+    epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
+    right = with_its_momentum(seen, partial(one_process, data, epochs, 1))
+    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
+    headings = {"guide": GUIDE, "evaluation": "Evaluation without padding"}
+    raise_mistake(other_means(seen, right.history, 4, **headings))
+    raise_mistake(other_numbers(seen, *right[1:], **headings))
+
+
+@exercise("phase2/train", points=1)
+def test_each_call_has_its_own_history(ranks):
+    """A second call returns a list of its own epochs, without those of the first."""
+    options = {"epochs": 1, "batch_size": 4}
+
+    runs = train(ranks, options, options, data=data_of(4))
+
+    raise_mistake(kept_from_earlier_calls(runs, GUIDE))
     check(
-        exists,
-        "resume-lost",
-        "A training run was interrupted in its second epoch, and there is no file at the path of "
-        "`resume_from`. Save the state there at least once in each epoch.",
+        all(len(value["history"]) == 1 for run in runs for value in run),
+        "wrong-signature",
+        "Called with epochs=1, train must return a list with one entry, on every rank.",
         guide=GUIDE,
     )
-    check(
-        second["epochs"] == [1, 2],
-        "resume-lost",
-        f"A training run was interrupted in epoch 1 (counted from 0) of {EPOCHS}. When it resumes, "
-        f"it returns a history of the epochs {second['epochs']}, but should return [1, 2].",
-        guide=GUIDE,
+
+
+@exercise("phase2/train", points=1)
+def test_only_rank_0_prints(ranks):
+    """In three epochs rank 0 prints at least three lines, and rank 1 none."""
+    [seen] = train(ranks, {"epochs": 3, "batch_size": 4}, data=data_of(8))
+
+    raise_mistake(other_lines(seen, ["", ""], 3, GUIDE))
+
+
+@exercise("phase2/train", points=1)
+def test_microbatches_do_not_change_the_result(ranks):
+    """Batches of 4 and 2 samples, split into 3 microbatches: 2, 1, 1 and 1, 1; equal weights."""
+    plain = {"epochs": 2, "batch_size": 4}
+
+    whole, seen = train(ranks, plain, {**plain, "accumulation_steps": 3}, data=data_of(12))
+
+    raise_mistake(not_split(whole, seen, 3, batch_size=4))
+    raise_mistake(models_differ(seen, GUIDE))
+    case = "batches of 4 and 2 samples, each in 3 microbatches"
+    assert_on_every_rank(
+        each(seen, lambda value: value["weights"]),
+        whole[0]["weights"],
+        mistakes=[differs_from_one_process(STEP, case)],
     )
+    losses = each(seen, lambda value: [row["train_loss"] for row in value["history"]])
+    right = [row["train_loss"] for row in whole[0]["history"]]
     check(
-        close(second["weights"], whole["weights"]),
-        "state-lost",
-        "A training run that was interrupted and resumed ends with different weights than one "
-        f"without interruption. A rank uses {whole['trained']} samples in all, and used "
-        f"{second['trained']} after the interruption. Save everything that the next steps need.",
-        ranks=range(2),
-        guide=GUIDE,
+        all(close(own, right) for own in losses),
+        "microbatch-mean-unweighted",
+        f"`train_loss` with 3 microbatches per batch, {listed(losses[0])} by epoch, differs from "
+        "`train_loss` without them. Weight each microbatch by its samples.",
+        guide=STEP,
     )
+    raise_mistake(uneven_microbatches(seen, [4, 2] * 2, 3))
