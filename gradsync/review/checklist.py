@@ -111,6 +111,16 @@ def _averages(program: Program) -> bool:
     return bool(program.averages_by_hand) or any(map(is_wrapped, program.backwards))
 
 
+def _updates_on_all_ranks(program: Program) -> bool:
+    steps = [s for s in program.methods("step") if s.receiver.of_kind("optimizer")]
+    return _wraps(program) and bool(steps) and not any(step.on_some_ranks for step in steps)
+
+
+def _takes_turns(program: Program) -> bool:
+    sends = program.calls("torch.distributed.send", "torch.distributed.isend")
+    return any(_by_rank(step) or step.path.endswith("isend") for step in sends)
+
+
 def _sums_a_metric(program: Program) -> bool:
     reduced = [s for s in program.steps if s.collective == "all_reduce" and s.args]
     return any(DATA in step.args[0].deep_tags() for step in reduced)
@@ -144,6 +154,9 @@ EVIDENCE: Mapping[str, Callable[[Program], bool]] = {
     "the model is ready before its optimizer": lambda p: _wraps(p) and bool(p.things("optimizer")),
     "BatchNorm uses the batch of all ranks": lambda p: any(p.calls("convert_sync_batchnorm")),
     "gradients are averaged": _averages,
+    "all ranks make the same updates": _updates_on_all_ranks,
+    "each send meets a receive": _takes_turns,
+    "each step communicates once": lambda p: bool(p.things("no_sync")),
     "metrics count each sample once": _sums_a_metric,
     "all ranks begin with the same model": _shares_the_model,
     "augmentations differ between ranks": _seeds_by_rank,

@@ -90,6 +90,11 @@ def data_parallel(program: Program) -> bool:
     return program.data_parallel
 
 
+def launched(program: Program) -> bool:
+    """Return whether a file uses several ranks, and is not a test, which starts them itself."""
+    return any_part(program) and not program.is_test
+
+
 def any_part(program: Program) -> bool:
     """Return whether a file uses several ranks, even if it is only a part of a program."""
     return any(source.is_distributed for source in program.sources)

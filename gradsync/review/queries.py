@@ -11,9 +11,12 @@ from gradsync.review.flow.program import Program
 from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import (
     AGAIN,
+    ELEMENT,
+    LOCAL,
     MAYBE_RANK,
     RANK,
     SHARE,
+    SPAWNED,
     Step,
     Thing,
     Value,
@@ -33,6 +36,14 @@ _COLLECTIVE_CALLS = (
 )  # fmt: skip
 _COLLECTIVE_METHODS = ("full_tensor", "consolidate_state_dict")
 _GROUPS = {"process_group", "mesh", "device_mesh", "no_dist"}
+_MACHINES = (
+    r"n_?nodes|num_(nodes|machines)|(node|machine)_rank|NODE_RANK|SLURM_|GROUP_RANK|\.nodes\b|OMPI_|"
+    r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
+)
+_WITH_BATCH_NORM = re.compile(
+    r"^torchvision\.models\..*(resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$)"
+    r"|\.BatchNorm[123]d$"
+)
 _MESH = ("init_device_mesh", "DeviceMesh", "parallelize_module", "initialize_model_parallel")
 
 
@@ -50,7 +61,8 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
     inside = {loop for step in program.backwards for loop in step.loops}
     for step in program.calls("builtins.next"):
         for loader in step.args[0].of_kind("loader") if step.args else ():
-            if loader not in seen and loader in made and inside.intersection(step.loops):
+            in_loop = step.loops and step.loops[-1] in inside and not step.evaluating
+            if loader not in seen and loader in made and in_loop:
                 seen.add(loader)
                 yield loader, AGAIN in step.args[0].tags
 
@@ -96,7 +108,7 @@ def surely_on_every_rank(step: Step) -> bool:
     """Return whether no condition around a call can depend on the rank."""
     if step.on_some_ranks:
         return False
-    return not any(g.value.blank and _asks_elsewhere(g.node) for g in step.guards)
+    return not any(g.value.without(ELEMENT).blank and _asks_elsewhere(g.node) for g in step.guards)
 
 
 def _asks_elsewhere(node: ast.AST) -> bool:
@@ -180,9 +192,26 @@ def all_ranks_join(step: Step) -> bool:
 
 
 def is_wrapped(step: Step) -> bool:
+    """Return whether a backward pass averages the gradients over all ranks."""
     values = (step.receiver, *step.args)
     outputs = [thing for value in values for thing in value.deep() if thing.kind == "output"]
-    return any(output.inner.of_kind("ddp", "fsdp") for output in outputs)
+    wrappers = [w.step for output in outputs for w in output.inner.of_kind("ddp", "fsdp")]
+    return any(wrapper is None or "process_group" not in wrapper.kwargs for wrapper in wrappers)
+
+
+def batch_norms(program: Program) -> list[Step]:
+    """Return the calls that make BatchNorm layers, or models that certainly have them."""
+    return [step for step in program.steps if _WITH_BATCH_NORM.search(step.path)]
+
+
+def on_several_machines(program: Program) -> bool:
+    """Return whether a program mentions machines, so that its ranks may be on several of them."""
+    return mentions(program, _MACHINES)
+
+
+def of_one_machine(program: Program, value: Value) -> bool:
+    """Return whether a value depends on the rank only by the rank on this machine."""
+    return LOCAL in value.tags or (SPAWNED in value.tags and program.spawns_per_machine)
 
 
 def all_ranks_meet(step: Step) -> bool:

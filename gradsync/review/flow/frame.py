@@ -10,7 +10,7 @@ from gradsync.review.flow.project import Source
 from gradsync.review.flow.values import (
     AGAIN,
     MAYBE_RANK,
-    OWN,
+    OWNS,
     RANK,
     TOO_EARLY,
     UNKNOWN,
@@ -145,8 +145,8 @@ def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:
             value = value.tagged(*depends)
             if not any(isinstance(other.const, (bool, int)) for other in values):
                 value = uncertain(value)  # the branches may compute the same value
-        if OWN in test.tags and any(_differs(other, values[0]) for other in values):
-            value = value.tagged(OWN)  # such as a counter of epochs without progress
+        if OWNS & test.tags and any(_differs(other, values[0]) for other in values):
+            value = value.tagged(*OWNS & test.tags)  # such as a counter of epochs without progress
         found[name] = value
     return found
 

@@ -29,6 +29,7 @@ from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
+    CUT,
     DATA,
     EVAL,
     GLOBAL,
@@ -38,14 +39,19 @@ from gradsync.review.flow.values import (
     MEAN,
     OF_ONE_RANK,
     OWN,
+    OWNS,
     RANK,
+    REDUCED,
+    SPAWNED,
     TOO_EARLY,
     UNEVEN,
     UNKNOWN,
+    UNSEEDED,
     WORLD,
     Code,
     Departure,
     Guard,
+    Handler,
     Loop,
     Step,
     Thing,
@@ -99,7 +105,7 @@ class Interpreter:
         self.spawned: set[ast.AST] = set()
         self.run = 0
         self.evaluating = 0
-        self.tries = 0
+        self.handlers: list[Handler] = []
         self.discard: ast.AST | None = None  # the call that is a complete statement
 
     def load(self, source: Source, *, as_main: bool) -> Env:
@@ -255,9 +261,10 @@ class Interpreter:
 
     def _try(self, node: ast.Try) -> str:
         before = dict(self.frame.env)
-        self.tries += bool(node.handlers)
+        outer = len(self.handlers)
+        self.handlers += [(handler, len(self.loops)) for handler in node.handlers]
         end = self.block(node.body)
-        self.tries -= bool(node.handlers)
+        del self.handlers[outer:]
         states = [] if end else [dict(self.frame.env)]
         for handler in node.handlers:
             self.frame.env.update(before)
@@ -444,9 +451,9 @@ class Interpreter:
             self.frame.set(target.value.id, Value(things=frozenset({holder})))
 
     def own(self) -> set[str]:
-        """Return {OWN} if this place runs under a condition on this rank's samples, or set()."""
+        """Return the tags in OWNS of the conditions under which this place runs."""
         guards = self.guards[self.frame.guards :]
-        return {OWN} if any(OWN in guard.value.tags for guard in guards) else set()
+        return {tag for guard in guards for tag in guard.value.tags & OWNS}
 
     def clear(self, node: ast.expr) -> None:
         """Record that a tensor, or each of several, is now the same on every rank."""
@@ -479,10 +486,14 @@ class Interpreter:
             return
         if isinstance(target.value, ast.Name):
             previous = self.frame.env.get(target.value.id)
-            if previous is not None and not previous.path:
+            name = self.value_of(target.slice).const
+            for thing in previous.of_kind("instance", "namespace") if previous else ():
+                if isinstance(name, str):
+                    thing.attrs[name] = value
+            if previous is not None and not previous.path and not previous.things:
                 parts = (*previous.parts, value)
-                keys = (*previous.keys, self.value_of(target.slice).const)
-                new = Value(previous.things, previous.tags, parts=parts,
+                keys = (*previous.keys, name)
+                new = Value(tags=previous.tags - {CUT}, parts=parts,  # `parts[rank] = own`
                             keys=keys if len(keys) == len(parts) else ())  # fmt: skip
                 self.frame.set(target.value.id, new)
 
@@ -501,6 +512,13 @@ class Interpreter:
 
     def _constant(self, node: ast.Constant) -> Value:
         return Value(const=node.value)
+
+    def _joinedstr(self, node: ast.JoinedStr) -> Value:
+        parts = [self.value_of(getattr(part, "value", part) if isinstance(part, ast.FormattedValue)
+                               else part) for part in node.values]  # fmt: skip
+        known = all(part.const is not UNKNOWN for part in parts)
+        text = "".join(str(part.const) for part in parts) if known else UNKNOWN
+        return replace(mixed(parts), const=text)
 
     def _name(self, node: ast.Name) -> Value:
         frame = self.frame
@@ -536,10 +554,11 @@ class Interpreter:
             return base
         if name in ("shape", "device", "dtype", "ndim", "is_cuda"):
             return Value()
-        kept = base.tags & {DATA, OWN, WORLD}
+        kept = base.tags & {DATA, OWN, EVAL, CUT, WORLD}
         if base.tags & {RANK, MAYBE_RANK}:
             kept |= base.tags & {RANK, LOCAL} if name == "index" else {MAYBE_RANK}
-        inherited = Value(tags=kept) if not base.things else Value()
+        outputs = frozenset(base.of_kind("output"))  # such as the loss in it
+        inherited = Value(outputs, kept) if outputs or not base.things else Value()
         named = by_name(name)
         return named if not named.blank else inherited
 
@@ -577,6 +596,9 @@ class Interpreter:
             and -len(base.parts) <= key.const < len(base.parts)
         ):
             return base.parts[key.const]
+        for thing in base.things:
+            if isinstance(key.const, str) and key.const in thing.attrs:
+                return thing.attrs[key.const]
         if isinstance(key.const, str):
             named = by_name(key.const)
             if base.keys or (not named.blank and not base.things):
@@ -633,7 +655,7 @@ class Interpreter:
         if one is other:
             return one
         both = either(one, other)
-        return replace(both, tags=both.tags | (test.tags & {RANK, MAYBE_RANK, TOO_EARLY, OWN}))
+        return replace(both, tags=both.tags | (test.tags & {RANK, MAYBE_RANK, TOO_EARLY, *OWNS}))
 
     def _boolop(self, node: ast.BoolOp) -> Value:
         found = self.value_of(node.values[0])
@@ -703,7 +725,7 @@ class Interpreter:
             path=path, method=method, receiver=receiver, args=args, kwargs=kwargs,
             guards=relevant(self.guards), loops=tuple(self.loops), contexts=tuple(self.contexts),
             stack=tuple(self.stack), run=self.run, evaluating=self.evaluating > 0,
-            in_try=self.tries > 0, discarded=self.discard is node,
+            handlers=tuple(self.handlers), discarded=self.discard is node,
         )  # fmt: skip
         if len(self.steps) >= MOST_CALLS:
             return Value()
@@ -716,8 +738,7 @@ class Interpreter:
         elif _AGREES.search(name):
             step.result = step.result.cleared(OWN, EVAL)  # it may be the same on all ranks now
             self._clear_arguments(step)
-        if step.collective == "reduce":
-            self._mark(step.node.args[0] if step.node.args else None, RANK)  # only one has the sum
+        self._mark_results(step)
         self.collect(node.func, step)
         return step.result
 
@@ -725,6 +746,16 @@ class Interpreter:
         """Record that a call's first arguments are now the same on every rank."""
         for node in (*step.node.args[:2], *(keyword.value for keyword in step.node.keywords)):
             self.clear(node)
+
+    def _mark_results(self, step: Step) -> None:
+        """Record what a call has written into its first argument."""
+        node = step.node.args[0] if step.node.args else None
+        if step.collective == "reduce":
+            self._mark(node, RANK, REDUCED)  # only one rank has the sum
+        elif step.path in ("random.shuffle", "numpy.random.shuffle"):
+            self._mark(node, UNSEEDED)
+        elif step.cuts_gradient:
+            self._mark(node, CUT)
 
     def _callee(self, node: ast.Call) -> tuple[Value, Value, str]:
         func = node.func
@@ -782,14 +813,14 @@ class Interpreter:
         models = callee.of_kind(*torch_api.MODELS)
         if models:
             return torch_api.output(step, Value(things=frozenset(models), maybe=callee.maybe))
-        if step.receiver.things or step.receiver.tags:
+        if step.receiver.things or step.receiver.tags or isinstance(step.receiver.const, str):
             if step.receiver.of_kind("instance"):
                 self._escape(step)
             step.unread = bool(step.receiver.things) and step.method not in torch_api.METHODS
             return torch_api.result_of_method(step)
         if step.method in torch_api.MOVES:
             return step.receiver
-        if callee.of_kind("loss") or step.method in ("backward", "item", "format"):
+        if callee.of_kind("loss") or step.method in ("backward", "item"):
             return mixed([step.receiver, *step.args])
         if step.method and not step.receiver.blank:
             return uncertain(mixed([step.receiver, *step.args]))
@@ -815,7 +846,8 @@ class Interpreter:
             self._call_back(step)
             if step.path in ("os.environ.get", "os.getenv") and step.args:
                 return of_environment(step.args[0].const)
-            return mixed([*step.args, *step.kwargs.values()])
+            found = mixed([*step.args, *step.kwargs.values()])
+            return found if torch_api.computes(step.path) else uncertain(found)
         return self._unknown(step)
 
     def _mark_rank(self, start: Step) -> None:
@@ -825,12 +857,13 @@ class Interpreter:
         if value.const is UNKNOWN and RANK not in value.tags:
             self._mark(node, RANK)
 
-    def _mark(self, node: ast.expr | None, tag: str) -> None:
-        """Add a tag to the variable in an argument."""
+    def _mark(self, node: ast.expr | None, *tags: str) -> None:
+        """Add tags to the variable in an argument."""
         if isinstance(node, (ast.Name, ast.Attribute)):
             value = self.value_of(node)
             if not value.path and value.code is None:
-                self.bind(node, replace(value, tags=value.tags - {MAYBE_RANK} | {tag}))
+                gone = {MAYBE_RANK} & value.tags if RANK in tags else set()
+                self.bind(node, replace(value, tags=value.tags - gone | set(tags)))
 
     def _with_model(self, step: Step) -> None:
         """Record that the unknown object that is wrapped or sharded is a model."""
@@ -874,7 +907,7 @@ class Interpreter:
 
     def _spawn(self, step: Step) -> Value:
         """Follow the function that each new process runs."""
-        rank = Value(tags=frozenset({RANK}))
+        rank = Value(tags=frozenset({RANK, SPAWNED}))
         process = step.path in PROCESS
         target = step.argument(1, "target") if process else step.argument(0, "fn")
         passed = step.argument(3 if process else 1, "args") or Value()
@@ -928,7 +961,7 @@ class Interpreter:
         return self._run_function(code, step, frame)
 
     def _run_function(self, code: Code, step: Step, frame: Frame) -> Value:
-        previous, guards, tries = self.frame, len(self.guards), self.tries
+        previous, guards, handlers = self.frame, len(self.guards), len(self.handlers)
         frame.guards, frame.loops = guards, len(self.loops)
         if classes.has_decorator(code.node, *_ON_ONE_RANK):
             self.guards.append(Guard(code.node, Value(tags=frozenset({RANK})), True))
@@ -944,7 +977,7 @@ class Interpreter:
             self.evaluating -= without_gradients
             self.stack.pop()
             self.functions.pop()
-            self.tries = tries
+            del self.handlers[handlers:]
             del self.guards[guards:]
         frame.set_globals()
         for argument in frame.arguments_cleared(code, step):
@@ -999,7 +1032,7 @@ def combined(op: ast.operator, left: Value, right: Value) -> Value:
         return Value(parts=left.parts + right.parts, tags=left.tags | right.tags)
     if isinstance(left.const, int) and isinstance(right.const, int) and isinstance(op, ast.Mult):
         return Value(const=left.const * right.const)
-    found = mixed([left, right]).without(GLOBAL)
+    found = mixed([left, right]).without(GLOBAL, SPAWNED)
     if LOCAL in found.tags and UNKNOWN is left.const is right.const:
         found = found.without(LOCAL)  # such as `node * ranks_per_node + local_rank`
     if isinstance(op, (ast.Div, ast.FloorDiv)):

@@ -7,6 +7,10 @@ import re
 from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, RANK, WORLD, Value
 
 _RANK = re.compile(r"(^|_|local)rank(_id)?$|^(proc|process)_(id|idx|index)$")
+_OF_OTHERS = re.compile(  # ranks of other processes, and ranks of matrices
+    r"(^|_)(target|dst|dest|destination|src|source|param|peer|next|prev|previous|owner|root|other|"
+    r"send|recv|left|right|partner|neighbou?r|lora|low|full|matrix|max|min|mean|num|expected)_rank"
+)
 _FIRST = re.compile(
     r"^_?(is|am|on)_(local_|global_|world_)?(main|master|root|chief|primary|rank_?(0|zero)|first)"
     r"(_|$)|(^|_)(main|master|root|primary)_(process|proc|rank)$|(^|_)rank_?(0|zero)(_only)?$"
@@ -37,7 +41,7 @@ def by_name(name: str) -> Value:
     name = name.lower()
     if _FIRST.search(name):
         return Value(tags=frozenset({RANK}))
-    if _RANK.search(name):
+    if _RANK.search(name) and not _OF_OTHERS.search(name):
         return Value(tags=frozenset({RANK, LOCAL} if "local" in name else {RANK}))
     if _DEVICE.search(name):
         return Value(tags=frozenset({MAYBE_RANK}))

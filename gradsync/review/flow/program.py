@@ -6,6 +6,7 @@ A file has one program for the script itself, and one for each function or class
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from functools import cached_property
 from gradsync.review.flow.conditions import facts_of
 from gradsync.review.flow.interpreter import Interpreter
 from gradsync.review.flow.project import Project, Source
-from gradsync.review.flow.values import Code, Departure, Step, Thing, Value
+from gradsync.review.flow.values import RANK, SPAWNED, Code, Departure, Step, Thing, Value
 
+_TEST = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _START = "torch.distributed.init_process_group"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -86,10 +88,22 @@ class Program:
             if step.collective == "all_reduce" and step.args and "grad" in step.args[0].tags
         ]
 
+    @cached_property
+    def spawns_per_machine(self) -> bool:
+        """Whether `mp.spawn` starts the ranks of one of several machines."""
+        ranks = [start.kwargs.get("rank", Value()).tags for start in self.starts]
+        return bool(self.parent) and any(RANK in tags and SPAWNED not in tags for tags in ranks)
+
+    @cached_property
+    def is_test(self) -> bool:
+        """Whether its file is a test, which chooses ranks and ports for itself."""
+        return bool(_TEST.search(self.source.path)) or "import pytest" in self.source.text
+
     @property
     def whole(self) -> bool:
         """Whether it starts a process group and trains, so no important part is elsewhere."""
-        return bool(self.starts and (self.backwards or self.wrappers or self.sharded))
+        trains = self.backwards or self.wrappers or self.sharded
+        return bool(self.starts and trains) and not self.is_test
 
     @property
     def data_parallel(self) -> bool:

@@ -19,7 +19,7 @@ LARGEST = 2_000_000  # characters of a file
 MOST_FILES = 60  # that are read in addition to the files that the user named
 _IGNORE = re.compile(r"#\s*gradsync:\s*ignore(?:\[([A-Za-z0-9, ]*)\])?")
 # Packages that are not followed: the rules use the names of their functions, or ignore them.
-NOT_FOLLOWED = sys.stdlib_module_names | {
+NOT_FOLLOWED = {
     "torch", "torchvision", "torchaudio", "numpy", "scipy", "pandas", "sklearn", "PIL",
     "matplotlib", "tqdm", "wandb", "transformers", "datasets", "accelerate", "timm",
     "einops", "yaml", "cv2",
@@ -128,10 +128,13 @@ class Project:
             module: "a.b" of `import a.b` or `from a.b import c`.
             level: the number of dots before it.
         """
-        if not level and module.partition(".")[0] in NOT_FOLLOWED:
+        root = module.partition(".")[0]
+        if not level and root in sys.stdlib_module_names:
             return None
         folder = Path(os.path.abspath(importer.path)).parent  # noqa: PTH100 - links stay as they are
         folders = [folder, *folder.parents][: _PARENTS + 1]
+        if not level and root in NOT_FOLLOWED:
+            folders = folders[:1]  # a file beside the script hides an installed package
         if level:
             folders = folders[level - 1 : level]
         inside = Path(*module.split(".")) if module else Path()

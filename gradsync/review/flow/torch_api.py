@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from gradsync.review.flow.values import (
+    CLOCK,
+    CUT,
     DATA,
+    ELEMENT,
     EVAL,
     GLOBAL,
     GRAD,
@@ -19,6 +23,8 @@ from gradsync.review.flow.values import (
     SHARE,
     TOO_EARLY,
     UNKNOWN,
+    UNORDERED,
+    UNSEEDED,
     WORLD,
     Step,
     Thing,
@@ -39,7 +45,23 @@ _TAGS = {
     "torch.distributed.is_available": (WORLD,),
     "torch.distributed.is_torchelastic_launched": (WORLD,),
     "torch.cuda.device_count": (WORLD,),
-}
+    "tempfile.mkdtemp": (MAYBE_RANK,),
+    "tempfile.TemporaryDirectory": (MAYBE_RANK,),
+    "tempfile.NamedTemporaryFile": (MAYBE_RANK,),
+    "os.getpid": (MAYBE_RANK,),
+    "uuid.uuid4": (MAYBE_RANK,),
+    "builtins.set": (UNORDERED,),
+} | dict.fromkeys(
+    ("time.time", "time.monotonic", "time.perf_counter", "timeit.default_timer",
+     "datetime.datetime.now", "datetime.datetime.utcnow"), (CLOCK,),
+)  # fmt: skip
+_DRAWS = ("random.sample", "numpy.random.permutation", "numpy.random.choice", "torch.randperm")
+_LIBRARY_MODEL = re.compile(
+    r"^(timm\.(create_model|models\.)|torch\.hub\.load$|segmentation_models_pytorch\.[A-Z]|"
+    r"monai\.networks\.nets\.|efficientnet_pytorch\.|transformers\.(\w*(Model|For[A-Z])\w*\.from_|"
+    r"\w+(LMHeadModel|Model|For[A-Z]\w+)$))"
+)
+_NOT_DIFFERENTIABLE = ("detach", "item", "tolist", "numpy", "argmax", "eq", "size")
 _SAME_VALUE = ("item", "tolist", "numpy", "detach", "clone", "float", "double", "int", "long")
 _TAGS_OF_METHODS = {
     "get_rank": (RANK,),  # of a mesh
@@ -51,6 +73,7 @@ _KIND_OF_CALL = {
     "FullyShardedDataParallel": "fsdp",
     "DataLoader": "loader",
     "DistributedSampler": "sampler",
+    "ElasticDistributedSampler": "sampler",
     "GradScaler": "scaler",
     "ShardedGradScaler": "scaler",
     "Generator": "generator",
@@ -86,8 +109,19 @@ _KEEPS_NOTHING = (
     "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
     "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
     "wandb", "argparse", "sys", "typing", "datetime", "shutil", "rich", "transformers",
-    "datasets", "torchvision", "einops",
+    "datasets", "torchvision", "einops", "tempfile",
 )  # fmt: skip
+_COMPUTES = (
+    "torch",
+    "numpy",
+    "os",
+    "math",
+    "builtins",
+    "itertools",
+    "functools",
+    "operator",
+    "pathlib",
+)
 _PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
 
 
@@ -104,6 +138,11 @@ def well_known(path: str) -> bool:
     return path.partition(".")[0] in _KEEPS_NOTHING
 
 
+def computes(path: str) -> bool:
+    """Return whether the result of a function of this path depends on nothing but its arguments."""
+    return path.partition(".")[0] in _COMPUTES
+
+
 def result_of(step: Step, *, started: bool) -> Value | None:
     """Return the result of a call of an imported name; None if nothing is known about it.
 
@@ -113,7 +152,8 @@ def result_of(step: Step, *, started: bool) -> Value | None:
     """
     path, name = step.path, step.path.rpartition(".")[2]
     if path in _TAGS:
-        return Value(tags=frozenset(_TAGS[path]))
+        things = frozenset(thing for arg in step.args for thing in arg.things)
+        return Value(things, frozenset(_TAGS[path]).union(*(arg.tags for arg in step.args)))
     if path == "torch.distributed.is_initialized":
         return Value(tags=frozenset({WORLD} if started else {WORLD, TOO_EARLY}))
     if path.startswith("builtins.") and name in ("int", "str", "bool", "float", "abs", "repr"):
@@ -132,7 +172,16 @@ def result_of(step: Step, *, started: bool) -> Value | None:
         return Value(
             frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags
         )
-    return _of_torch(step, name)
+    return _of_library(step) or _of_torch(step, name)
+
+
+def _of_library(step: Step) -> Value | None:
+    """Return random numbers, sorted elements, or a model of another library."""
+    if step.path in _DRAWS and not {"generator", "random_state"} & set(step.kwargs):
+        return mixed([*step.args]).tagged(UNSEEDED)
+    if step.path == "builtins.sorted" and step.args:
+        return step.args[0].without(UNORDERED)
+    return _made("model", step, Value()) if _LIBRARY_MODEL.match(step.path) else None
 
 
 def _converted(step: Step) -> Value | None:
@@ -155,7 +204,12 @@ def _of_torch(step: Step, name: str) -> Value | None:
     if name in _SAMPLERS and path.startswith("torch"):
         inner = first if name == "BatchSampler" else Value()
         return _made("other sampler" if name != "BatchSampler" else "batch sampler", step, inner)
-    if name in _KIND_OF_CALL and path.startswith(("torch.", "torchdata")):
+    if path.startswith("torch.optim.lr_scheduler.") and name[:1].isupper():
+        return _made("scheduler", step, first)
+    if name == "new_group":
+        return _made("group", step, first)
+    known = path.startswith(("torch.", "torchdata")) or name.endswith("DistributedSampler")
+    if name in _KIND_OF_CALL and (known or name in WRAPPERS):
         module = step.argument(0, "module") or step.argument(0, "dataset")
         return _made(_KIND_OF_CALL[name], step, module or Value())
     if path == "torch.compile" and first.things:
@@ -211,10 +265,34 @@ def result_of_method(step: Step) -> Value:
         return mixed([receiver, *step.args]).tagged(MEAN)
     if receiver.of_kind("loader", "sampler", "params", "generator") and name != "state_dict":
         return receiver
+    return _computed_by_method(step)
+
+
+def _computed_by_method(step: Step) -> Value:
+    receiver, name = step.receiver, step.method
+    if name == "format" and isinstance(receiver.const, str):
+        return _formatted(step)
     if name in ("format", "join", "joinpath", "with_suffix", "with_name", "get"):
         return mixed([receiver, *step.args, *step.kwargs.values()])
     found = mixed([receiver, *step.args])
+    if name in _NOT_DIFFERENTIABLE:
+        found = Value(tags=found.tags - {CUT})
     return found if name in _SAME_VALUE else uncertain(found)
+
+
+def _formatted(step: Step) -> Value:
+    """Return the result of `"...".format(...)`, which is a constant if all of its parts are."""
+    values = [*step.args, *step.kwargs.values()]
+    text: object = UNKNOWN
+    if all(value.const is not UNKNOWN for value in values):
+        try:
+            text = str(step.receiver.const).format(
+                *(value.const for value in step.args),
+                **{name: value.const for name, value in step.kwargs.items()},
+            )
+        except (LookupError, ValueError, AttributeError, TypeError):
+            text = UNKNOWN
+    return replace(mixed(values), const=text)
 
 
 def _of_model(step: Step) -> Value | None:
@@ -252,7 +330,7 @@ def element_of(iterable: Value) -> Value:
         for part in iterable.parts[1:]:
             found = either(found, part)
         return found
-    return Value(tags=iterable.tags - {RANK, SHARE})
+    return Value(tags=(iterable.tags - {RANK, SHARE, UNORDERED}) | {ELEMENT})
 
 
 def _is_share(loader: Thing) -> bool:

@@ -9,14 +9,18 @@ ranks (`tags`). The tags are sets of facts, ordered by what a rule may conclude 
     differs by rank       RANK: computed from the rank, also where a condition on the rank, or a
                           reduce to one rank, decides. LOCAL: it is the rank on this machine.
                           GLOBAL: it is the rank among all ranks itself, not computed from it.
+                          SPAWNED: the number that `mp.spawn` passes, not computed from it.
     differs by samples    OWN: computed from samples that certainly only this rank has, such as
                           those of a loader with a DistributedSampler. EVAL: as OWN, by a model
                           without gradients. SHARE: every n-th sample.
+    differs by process    CLOCK: the time at which this rank asks for it. UNSEEDED: drawn at random.
+                          REDUCED: a sum that `reduce` leaves on one rank only; also RANK.
     unknown               MAYBE_RANK: may depend on the rank. DATA: computed from samples that may
                           be this rank's own.
 
-MEAN and UNEVEN say how a number was divided. GRAD, NUMBERED, AGAIN and TOO_EARLY say nothing about
-ranks. Three operations combine values:
+MEAN and UNEVEN say how a number was divided, CUT that a collective computed it, through which no
+gradient flows. GRAD, NUMBERED, ELEMENT, UNORDERED, AGAIN and TOO_EARLY say nothing about ranks.
+Three operations combine values:
 
 - `mixed`, for an expression: the result has the tags of all operands.
 - `either`, for two branches: a certain tag of only one side becomes uncertain (RANK becomes
@@ -26,8 +30,8 @@ ranks. Three operations combine values:
 A condition adds its own tags: a name that is assigned under a condition on the rank depends on the
 rank afterwards (`frame.merged`). Conditions that hold on every rank because of other conditions do
 not count (`conditions.relevant`). The length of a collection does not depend on its elements. A
-rule that claims that ranks differ needs RANK or OWN; a rule that claims that all ranks do the same
-needs a value with neither RANK nor MAYBE_RANK.
+rule that claims that ranks differ needs RANK, OWN or CLOCK; a rule that claims that all ranks do
+the same needs a value with neither RANK nor MAYBE_RANK.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ RANK = "rank"  # differs between ranks
 MAYBE_RANK = "rank?"  # may differ: a function that we can't read got the rank as an argument
 GLOBAL = "global"  # the rank among all ranks, as the launcher or the process group gives it
 LOCAL = "local"  # the rank on this machine, not among all ranks
+SPAWNED = "spawned"  # the number that `mp.spawn` gives to a process: a rank, on one machine
 WORLD = "world"  # depends on the number of ranks: the same on every rank
 DATA = "data"  # computed from samples, which may be this rank's own
 OWN = "own"  # computed from samples that certainly only this rank has
@@ -50,11 +55,21 @@ MEAN = "mean"  # divided by a number of this rank
 UNEVEN = "uneven"  # divided by a number that depends on the contents of this rank's samples
 EVAL = "eval"  # computed by a model without gradients, from samples that only this rank has
 SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
+CLOCK = "clock"  # a time, which each rank reads for itself
+UNSEEDED = "unseeded"  # drawn at random, so each process has its own unless there is a seed
+REDUCED = "reduced"  # the result of `reduce`, which only one rank has
+CUT = "cut"  # computed by a collective, through which no gradient flows
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # a result of `enumerate`
+ELEMENT = "element"  # the variable of a loop, which is not this process's rank whatever its name
+UNORDERED = "unordered"  # a set, whose order differs between processes
 AGAIN = "again"  # a generator that begins again after the last element
 TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
-OF_ONE_RANK = (RANK, MAYBE_RANK, LOCAL, GLOBAL, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE)
+OWNS = frozenset({OWN, CLOCK})  # certainly differ between ranks
+OF_ONE_RANK = (
+    RANK, MAYBE_RANK, LOCAL, GLOBAL, SPAWNED, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE, CLOCK,
+    UNSEEDED, REDUCED,
+)  # fmt: skip
 COLLECTIVES = frozenset(
     [
         "all_reduce",
@@ -76,6 +91,7 @@ COLLECTIVES = frozenset(
         "scatter_object_list",
     ]
 )
+_WITHOUT_GRADIENT = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter")
 DIST = "torch.distributed."
 
 
@@ -207,6 +223,9 @@ class Departure:
     index: int  # of the next step
 
 
+Handler = tuple[ast.ExceptHandler, int]  # of a `try`, and the number of loops around it
+
+
 @dataclass(eq=False)
 class Step:
     """One call, in one place of the program."""
@@ -226,7 +245,7 @@ class Step:
     stack: tuple[ast.AST, ...]  # the calls that lead to it, outermost first
     run: int = 0  # steps of different runs have no order, but run 0 comes first
     evaluating: bool = False  # without gradients
-    in_try: bool = False
+    handlers: tuple[Handler, ...] = ()  # of the `try` statements around it
     discarded: bool = False  # the result is not used
     unread: bool = False  # it calls a function that we can't read
     result: Value = field(default_factory=Value)
@@ -244,10 +263,21 @@ class Step:
         return starred or any(keyword.arg is None for keyword in self.node.keywords)
 
     @property
+    def in_try(self) -> bool:
+        """Whether an exception in it is caught."""
+        return bool(self.handlers)
+
+    @property
     def on_some_ranks(self) -> bool:
         """Whether it runs under a condition that may depend on the rank."""
         values = [*(guard.value for guard in self.guards), *self.contexts]
         return any(value.tags & {RANK, MAYBE_RANK} for value in values)
+
+    @property
+    def cuts_gradient(self) -> bool:
+        """Whether it computes a value from the outputs of models, unknown to autograd."""
+        outputs = any(arg.of_kind("output") for arg in self.args)
+        return outputs and self.collective in _WITHOUT_GRADIENT and not self.evaluating
 
     @property
     def collective(self) -> str:
@@ -286,7 +316,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
             unsure = value.tags - second.tags
             if RANK in unsure:
                 tags = tags - {RANK} | {MAYBE_RANK}
-            tags -= unsure & {DATA, OWN, EVAL}
+            tags -= unsure & {DATA, OWN, EVAL, CLOCK}
     return tags
 
 
@@ -300,7 +330,7 @@ def mixed(values: list[Value]) -> Value:
     """Return a value that is computed from these values: it has their tags."""
     tags: frozenset[str] = frozenset().union(*(value.deep_tags() for value in values))
     outputs = frozenset(t for value in values for t in value.deep() if t.kind == "output")
-    return Value(things=outputs, tags=tags)
+    return Value(things=outputs, tags=tags - {ELEMENT})
 
 
 def strided(found: Value, first: Value, stride: Value) -> Value:

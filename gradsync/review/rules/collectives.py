@@ -5,31 +5,52 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
+from gradsync.review.flow.project import Source
 from gradsync.review.flow.torch_api import METHODS
 from gradsync.review.flow.values import (
+    CLOCK,
     DATA,
     MAYBE_RANK,
-    OWN,
+    OWNS,
     RANK,
+    UNORDERED,
     Departure,
     Guard,
     Step,
     Thing,
+    Value,
 )
 from gradsync.review.queries import (
     JOIN,
     all_ranks_join,
     all_ranks_meet,
     argument_node,
+    batch_norms,
     function_around,
     has_mesh,
+    is_false,
     is_true,
     is_wrapped,
     mentions,
+    models_of,
 )
+
+_ROOTS = {  # the position and the name of the rank that sends or receives
+    "broadcast": (1, "src"), "broadcast_object_list": (1, "src"), "reduce": (1, "dst"),
+    "scatter": (2, "src"), "gather": (2, "dst"),
+}  # fmt: skip
+
+
+def _because_of(guard: Guard) -> str:
+    return f"Because of the condition in line {_line(guard)},"
+
+
+def _line(guard: Guard) -> int:
+    return getattr(guard.node, "lineno", 0)
 
 
 def _name(step: Step) -> str:
@@ -80,22 +101,61 @@ def _differ(one: Guard, other: Guard) -> bool:
 def on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find collectives in a branch or a loop that depends on the rank."""
     yield from _groups_of_one_rank(program)
+    yield from _in_the_order_of_a_set(program)
+    has_buffers = bool(batch_norms(program))
     for step in program.steps:
         sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
         backward = step.method == "backward" and is_wrapped(step)
-        if not sharded and not backward and not all_ranks_join(step):
+        forward = has_buffers and _broadcasts_buffers(step)
+        if not sharded and not backward and not forward and not all_ranks_join(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
-        if guard is None or _joined_elsewhere(program, step, guard):
+        if guard is None or _done_elsewhere(program, step, guard):
             continue
-        if _others_call_unread(program, guard):
-            continue
-        line = getattr(guard.node, "lineno", 0)
+        where = f"{_because_of(guard)} only some ranks "
+        if forward:
+            yield at(
+                step,
+                f"{where}call the wrapped model. Its forward pass first broadcasts the buffers of "
+                "BatchNorm, in evaluation mode, too, and the other ranks don't take part.",
+                "Call `model.module` here, or evaluate on all ranks.",
+            )
+            return
         yield at(
             step,
-            f"Because of the condition in line {line}, only some ranks call `{_name(step)}`. They "
-            "wait in it for the other ranks, which never call it.",
+            f"{where}call `{_name(step)}`. They wait in it for the other ranks, which never call "
+            "it.",
         )
+
+
+def _done_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
+    """Return whether the other ranks do the same, or may do it in a function that we can't read."""
+    return _joined_elsewhere(program, step, guard) or _others_call_unread(program, guard)
+
+
+def _broadcasts_buffers(step: Step) -> bool:
+    """Return whether this is a call of a model in DistributedDataParallel."""
+    outputs = [t for t in step.result.of_kind("output") if t.step is step and not step.method]
+    wrappers = [wrapper for output in outputs for wrapper in output.inner.of_kind("ddp")]
+    return (
+        bool(wrappers)
+        and all(output.inner.surely("ddp") for output in outputs)
+        and not any(is_false(w.step.kwargs.get("broadcast_buffers")) for w in wrappers if w.step)
+    )
+
+
+def _in_the_order_of_a_set(program: Program) -> Iterator[Hit]:
+    """Find collectives in a loop over a set of tensors, which are ordered by their addresses."""
+    for step in program.steps:
+        sets = [loop for loop in step.loops if UNORDERED in loop.over.tags]
+        if step.collective and any(loop.over.of_kind("params") for loop in sets):
+            yield at(
+                step,
+                "A set of tensors has another order in each process, so the ranks call "
+                f"`{_name(step)}` for different tensors at the same time.",
+                "Go over a list, in the same order on all ranks.",
+            )
+            return
 
 
 def _groups_of_one_rank(program: Program) -> Iterator[Hit]:
@@ -110,6 +170,93 @@ def _groups_of_one_rank(program: Program) -> Iterator[Hit]:
                 "The list of ranks depends on the rank, but `new_group` is a collective of all "
                 "ranks: they wait in it for each other with different lists.",
                 "Make all groups on all ranks, in the same order, and keep the one with this rank.",
+            )
+
+
+@rule(
+    "DDP042",
+    "Only some ranks update the model",
+    topic="all ranks make the same updates",
+    remedy="Do this on all ranks.",
+    applies=lambda program: bool(program.wrappers or program.sharded),
+)
+def updated_on_some_ranks(program: Program) -> Iterator[Hit]:
+    """Find steps of optimizers and schedulers, and loaded parameters, of some ranks only."""
+    for step in program.methods("step", "load_state_dict"):
+        loads = step.method == "load_state_dict"
+        trains = any(program.before(step, backward) for backward in program.backwards)
+        if loads and not (trains and _after_wrapping(program, step)):
+            continue
+        if not loads and not step.receiver.surely("optimizer", "scheduler", "scaler"):
+            continue
+        guard = next((g for g in step.guards if RANK in g.value.tags), None)
+        if guard is not None and not _done_elsewhere(program, step, guard):
+            kind = next(iter(step.receiver.kinds()))
+            what = "learning rates" if kind == "scheduler" else "models"
+            yield at(
+                step,
+                f"{_because_of(guard)} only some ranks do this. From here on, the ranks have "
+                f"different {what}: averaged gradients don't make them equal again.",
+            )
+
+
+def _after_wrapping(program: Program, step: Step) -> bool:
+    """Return whether this loads parameters that DistributedDataParallel has already broadcast."""
+    models = models_of(step.receiver)
+    wrappers = [w for w in program.things("ddp") if w in models or models & set(w.inner.things)]
+    return any(w.step is not None and program.before(w.step, step) for w in wrappers)
+
+
+@rule(
+    "DDP043",
+    "All ranks send before they receive",
+    topic="each send meets a receive",
+    remedy="Let every second rank receive first, or use `isend` or `batch_isend_irecv`.",
+    applies=any_part,
+)
+def sends_in_a_circle(program: Program) -> Iterator[Hit]:
+    """Find `send` and then `recv`, on all ranks."""
+    calls = list(program.calls("torch.distributed.send", "torch.distributed.recv"))
+    for send, receive in pairwise(calls):
+        if not send.path.endswith("send") or not receive.path.endswith("recv"):
+            continue
+        target = send.argument(1, "dst")
+        if target is None or RANK not in target.deep_tags() or send.stack != receive.stack:
+            continue
+        if not send.on_some_ranks and not receive.on_some_ranks:
+            yield at(
+                send,
+                "`send` may wait until its message is received, but each rank receives only "
+                f"afterwards, in line {receive.node.lineno}: all ranks wait for each other.",
+            )
+
+
+@rule(
+    "DDP044",
+    "The source of a collective is not in its group",
+    topic="all ranks call each collective",
+    remedy="Pass a rank of the group, such as its first one, or `group_src=0`.",
+    applies=any_part,
+)
+def source_outside_of_the_group(program: Program) -> Iterator[Hit]:
+    """Find collectives of smaller groups with the same source or destination in each group."""
+    for step in program.steps:
+        position, name = _ROOTS.get(step.collective, (0, ""))
+        root, group = step.argument(position, name), step.kwargs.get("group", Value())
+        rank = 0 if root is None else root.const
+        groups = group.of_kind("group")
+        if not name or not isinstance(rank, int) or not group.surely("group"):
+            continue
+        lists = [[part.const for part in made.inner.parts] for made in groups]
+        if any(None in (made.inner.const,) for made in groups if not made.inner.parts):
+            continue  # a group of all ranks
+        known = [ranks for ranks in lists if ranks and all(isinstance(r, int) for r in ranks)]
+        outside = len(known) == len(lists) and not any(rank in ranks for ranks in known)
+        if outside or (group.tags & {RANK, MAYBE_RANK} and "group_src" not in step.kwargs):
+            yield at(
+                step,
+                f"`{name}` is a rank among all ranks, and rank {rank} is not in "
+                f"{'this group' if outside else 'each of these groups'}, so the call fails there.",
             )
 
 
@@ -129,7 +276,7 @@ def left_before(program: Program) -> Iterator[Hit]:
         if guard is not None and not _joined_elsewhere(program, step, guard):
             yield at(
                 step,
-                f"Some ranks leave in the branch of line {getattr(guard.node, 'lineno', 0)} and "
+                f"Some ranks leave in the branch of line {_line(guard)} and "
                 f"never call `{_name(step)}`. The other ranks wait in it for them.",
             )
     yield from _loops_left_by_ranks(program)
@@ -168,15 +315,15 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
         backward = step.method == "backward" and is_wrapped(step)
         if not backward and not all_ranks_join(step):
             continue
-        guard = next(
-            (g for g in step.guards if DATA in g.value.tags and RANK not in g.value.tags), None
-        )
+        tags = ((guard, guard.value.tags) for guard in step.guards)
+        guard = next((g for g, t in tags if t & {DATA, CLOCK} and RANK not in t), None)
         if guard is not None:
             what = "the all-reduce of `backward`" if backward else f"`{_name(step)}`"
             yield at(
                 step,
-                f"The condition in line {getattr(guard.node, 'lineno', 0)} depends on this rank's "
-                f"own samples. If it differs between ranks, some of them wait forever in {what}.",
+                f"The condition in line {_line(guard)} depends on this rank's own "
+                f"{_cause(guard.value)}. If it differs between ranks, some of them wait forever in "
+                f"{what}.",
             )
     yield from _loops_left_by_samples(program)
     yield from _skipped_without_memory(program)
@@ -184,18 +331,18 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
 
 def _skipped_without_memory(program: Program) -> Iterator[Hit]:
     """Find ranks that go on without their backward pass after they have run out of memory."""
+    seen = set()
     for step in program.backwards:
         if not step.loops or not is_wrapped(step) or mentions(program, JOIN):
             continue
-        loop = step.loops[-1].node
-        tries = [node for node in ast.walk(loop) if isinstance(node, ast.Try)]
-        around = [node for node in tries if _is_in(step.node, node.body)]
-        for handler in (handler for node in around for handler in node.handlers):
+        for handler in (handler for handler, loops in step.handlers if loops):
             text = ast.unparse(handler)
-            if re.search("OutOfMemory|out of memory", text) and not _raises(handler.body):
+            skips = re.search("OutOfMemory|out of memory", text) and not _raises(handler.body)
+            if skips and handler not in seen:
+                seen.add(handler)
                 yield Hit(
                     handler,
-                    step.source,
+                    _source_of(program, handler),
                     "A rank that runs out of memory skips `backward`. The other ranks wait in its "
                     "all-reduce, which this rank then joins with its next batch.",
                     "End the program, or use a smaller batch on all ranks.",
@@ -203,11 +350,15 @@ def _skipped_without_memory(program: Program) -> Iterator[Hit]:
                 )
 
 
-def _is_in(node: ast.Call, body: list[ast.stmt]) -> bool:
-    return body[0].lineno <= node.lineno <= (body[-1].end_lineno or 0)
+def _source_of(program: Program, node: ast.AST) -> Source:
+    return next((s for s in program.sources if node in s.nodes), program.source)
 
 
 def _raises(body: list[ast.stmt]) -> bool:
+    """Return whether a handler raises again if a rank has run out of memory."""
+    for statement in body:
+        if isinstance(statement, ast.If) and "memory" in ast.unparse(statement.test):
+            return _raises(statement.body)
     return any(isinstance(statement, ast.Raise) for statement in body)
 
 
@@ -217,7 +368,7 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
         return
     for departure in program.departures:
         tags = departure.value.tags
-        if OWN not in tags or tags & {RANK, MAYBE_RANK}:
+        if not tags & OWNS or tags & {RANK, MAYBE_RANK}:
             continue
         met = [step for step in program.steps if _meets_in(step, departure)]
         guards = [g for s in met for g in s.guards if DATA in g.value.tags]
@@ -228,10 +379,15 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
         yield Hit(
             departure.node,
             departure.source,
-            "A rank may leave this loop because of its own samples. The ranks that continue then "
-            f"wait in {what}, in line {met[-1].node.lineno}, for the ranks that have left.",
+            f"A rank may leave this loop because of its own {_cause(departure.value)}. The ranks "
+            f"that continue then wait in {what}, in line {met[-1].node.lineno}, for the ranks that "
+            "have left.",
             function=departure.function,
         )
+
+
+def _cause(value: Value) -> str:
+    return "clock" if CLOCK in value.tags else "samples"
 
 
 def _meets_in(step: Step, departure: Departure) -> bool:

@@ -15,15 +15,22 @@ from gradsync.review.queries import (
     is_false,
     is_true,
     mentions,
+    of_one_machine,
+    on_several_machines,
     same_text,
     surely_on_every_rank,
 )
 
-_DOWNLOADS = ("urllib.request.urlretrieve", "gdown.download", "wget.download")
+_DOWNLOADS = (
+    "urllib.request.urlretrieve", "gdown.download", "wget.download", "nltk.download",
+    "download_url", "download_and_extract_archive", "download_file_from_google_drive",
+)  # fmt: skip
 _RUNS = ("wandb.init", "mlflow.start_run", "SummaryWriter", "trackio.init")
 _WRITERS = (
     "torch.save", "pyplot.savefig", "safetensors.torch.save_file", "numpy.save", "numpy.savez",
+    "numpy.savetxt",
 )  # fmt: skip
+_WRITES = ("savefig", "to_csv", "write_text", "write_bytes")  # methods
 
 
 @rule(
@@ -56,10 +63,35 @@ def _written(step: Step) -> Value | None:
         mode = step.argument(1, "mode")
         writes = mode is not None and str(mode.const).startswith("w") and not step.in_try
         return step.args[0] if writes and step.args and step.args[0].const != os.devnull else None
+    if step.method in _WRITES:
+        return step.argument(0, "path") if step.method in ("savefig", "to_csv") else step.receiver
     if not step.path.endswith(_WRITERS):
         return None
     position = 1 if name in ("save", "save_file") and "numpy" not in step.path else 0
     return step.argument(position, "f") or step.argument(position, "filename")
+
+
+@rule(
+    "DDP041",
+    "One rank on each machine saves the same file",
+    topic="one rank writes files",
+    remedy="Save where the rank among all ranks is 0: `if dist.get_rank() == 0:`.",
+    applies=whole,
+)
+def saved_on_each_machine(program: Program) -> Iterator[Hit]:
+    """Find files that are written where the rank on this machine is 0."""
+    for step in program.steps:
+        path = _written(step)
+        if path is None or path.of_kind("buffer") or path.deep_tags() & {RANK, MAYBE_RANK}:
+            continue
+        by_rank = [guard.value for guard in step.guards if guard.value.tags & {RANK, MAYBE_RANK}]
+        if by_rank and all(of_one_machine(program, value) for value in by_rank):
+            yield at(
+                step,
+                "On several machines, one rank of each of them writes this file at the same time, "
+                "and the result may be damaged.",
+                sure=on_several_machines(program),
+            )
 
 
 @rule(
@@ -106,7 +138,7 @@ def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find downloads that all ranks make into the same folder."""
     first: set[str] = set()  # the downloads that one rank has made before
     for step in program.steps:
-        downloads = step.path in _DOWNLOADS or (
+        downloads = step.path.endswith(_DOWNLOADS) or (
             step.path.startswith("torchvision.datasets.") and is_true(step.kwargs.get("download"))
         )
         if not downloads:
@@ -179,6 +211,29 @@ def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
                     state.step,
                     "In the wrapper's state_dict, each name begins with `module.`, so a model "
                     "without the wrapper can't load it.",
+                )
+
+
+@rule(
+    "DDP046",
+    "The checkpoint has only one rank's shards",
+    topic="checkpoints fit the model",
+    remedy="Use `torch.distributed.checkpoint.save`, or gather the parameters on all ranks: "
+    "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))`.",
+    applies=lambda program: bool(program.sharded),
+)
+def shards_of_one_rank(program: Program) -> Iterator[Hit]:
+    """Find models sharded by `fully_shard` whose own state_dict is saved to one file."""
+    models = {thing for step in program.sharded if step.args for thing in step.args[0].things}
+    for save in program.calls("torch.save"):
+        path = save.argument(1, "f")
+        for state in (save.args[0] if save.args else Value()).deep():
+            sharded = state.kind == "state" and models & set(state.inner.things)
+            if sharded and not (path and path.deep_tags() & {RANK, MAYBE_RANK}):
+                yield at(
+                    save,
+                    "The state_dict of a sharded model has only this rank's shards, so the file "
+                    "lacks the other ranks' parameters.",
                 )
 
 

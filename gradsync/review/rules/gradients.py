@@ -6,13 +6,22 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, any_part, at, rule, whole
+from gradsync.review.findings import Hit, any_part, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, GRAD, WORLD, Step, Value
+from gradsync.review.flow.values import (
+    CUT,
+    DATA,
+    GRAD,
+    WORLD,
+    Guard,
+    Step,
+    Value,
+)
 from gradsync.review.queries import (
     facts_agree,
     function_around,
     has_distributed_sampler,
+    is_true,
     mentions,
     training_loops,
 )
@@ -102,6 +111,74 @@ def _is_metric(step: Step) -> bool:
     """Return whether a collective certainly reduces something else than a gradient."""
     value = step.args[0] if step.args else Value()
     return DATA in value.deep_tags() and GRAD not in value.deep_tags()
+
+
+@rule(
+    "DDP045",
+    "No gradient flows through a collective",
+    topic="gradients are averaged",
+    remedy="Reduce a detached copy of a loss. In a loss of all ranks' outputs, put this rank's own "
+    "output back: `parts[rank] = output`.",
+    applies=any_part,
+)
+def gradient_is_cut(program: Program) -> Iterator[Hit]:
+    """Find losses that a collective has computed before their backward pass."""
+    for step in program.backwards:
+        if CUT not in step.receiver.tags.union(*(arg.tags for arg in step.args)):
+            continue
+        cuts = [s for s in program.steps if s.cuts_gradient and program.before(s, step)]
+        if cuts:
+            yield at(
+                cuts[-1],
+                f"Autograd does not know `{cuts[-1].collective}`, so the backward pass in line "
+                f"{step.node.lineno} ignores that this value depends on all ranks.",
+            )
+            return
+
+
+@rule(
+    "DDP047",
+    "A step communicates or waits more than it needs",
+    topic="each step communicates once",
+    remedy="Leave it out, or do it less often.",
+    applies=data_parallel,
+    kind="cost",
+)
+def costs_of_a_step(program: Program) -> Iterator[Hit]:
+    """Find searches for unused parameters, and barriers and averages of gradients in each step."""
+    training = {step.loops[-1] for step in program.backwards if step.loops}
+    for step in program.steps:
+        if is_true(step.kwargs.get("find_unused_parameters")):
+            yield at(step, "After each forward pass, the wrapper searches for unused parameters.")
+        elif (
+            step.collective == "barrier" and training & set(step.loops) and not _now_and_then(step)
+        ):
+            yield at(step, "Every step waits for the slowest rank once more.")
+    no_sync = any(program.things("no_sync")) or mentions(program, "require_backward_grad_sync")
+    for step in program.methods("step"):
+        microbatch = next((guard for guard in step.guards if _counts(guard)), None)
+        optimizer = step.receiver.of_kind("optimizer", "scaler")
+        if optimizer and microbatch and training & set(step.loops) and not no_sync:
+            yield at(
+                step,
+                "The gradients are averaged after each microbatch, but used only here.",
+                "Run all microbatches but the last one in `with model.no_sync():`.",
+            )
+            return
+
+
+def _now_and_then(step: Step) -> bool:
+    """Return whether a condition is inside the innermost loop around a call."""
+    first = step.loops[-1].node.lineno
+    return any(isinstance(g.node, ast.If) and g.node.lineno > first for g in step.guards)
+
+
+def _counts(guard: Guard) -> bool:
+    """Return whether a condition is true in every n-th step: `(step + 1) % n == 0`."""
+    test = guard.test
+    return isinstance(test, ast.Compare) and any(
+        isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) for node in ast.walk(test)
+    )
 
 
 @rule(

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, any_part, at, rule
+from gradsync.review.findings import Hit, at, launched, rule
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import UNKNOWN, Step
 from gradsync.review.queries import constant, function_around, mentions, same_text
@@ -43,7 +43,7 @@ def never_destroyed(program: Program) -> Iterator[Hit]:
     "The number of ranks is hard-coded",
     topic="the launcher decides ranks, port and device",
     remedy="Use `dist.get_world_size()`, or WORLD_SIZE.",
-    applies=any_part,
+    applies=launched,
 )
 def ranks_are_fixed(program: Program) -> Iterator[Hit]:
     """Find numbers of ranks that are correct for only one launch."""
@@ -113,7 +113,7 @@ def _item(tensor: ast.expr) -> ast.expr:
     "The port is hard-coded",
     topic="the launcher decides ranks, port and device",
     remedy='Use `os.environ.setdefault("MASTER_PORT", ...)`, or leave the port to torchrun.',
-    applies=any_part,
+    applies=launched,
 )
 def port_is_fixed(program: Program) -> Iterator[Hit]:
     """Find ports that a second run on the same machine can't use."""
@@ -124,12 +124,17 @@ def port_is_fixed(program: Program) -> Iterator[Hit]:
         if name == "MASTER_PORT" and isinstance(port, (str, int)) and str(port) != "0":
             if any(_ENVIRONMENT.search(ast.unparse(g.test)) for g in step.guards if g.test):
                 continue
-            launched = "" if program.parent else " It also overrides the launcher's port."
-            yield at(step, _collides(port) + launched)
+            yield at(step, _collides(port) + _overrides(program))
     for step in program.starts:
         method = constant(step.argument(1, "init_method"))
         if isinstance(method, str) and _PORT.match(method):
             yield at(step, _collides(method.rpartition(":")[2]))
+
+
+def _overrides(program: Program) -> str:
+    by_launcher = all("rank" not in start.kwargs for start in program.starts)
+    overrides = by_launcher and program.starts and not program.parent
+    return " It also overrides the launcher's port." if overrides else ""
 
 
 def _collides(port: object) -> str:

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, EVAL, MEAN, UNEVEN, Step
+from gradsync.review.flow.values import (
+    DATA,
+    EVAL,
+    MAYBE_RANK,
+    MEAN,
+    RANK,
+    REDUCED,
+    UNEVEN,
+    Step,
+)
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
@@ -22,6 +31,7 @@ _EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
     topic="metrics count each sample once",
     remedy="Sum the totals and the counts over all ranks, then divide the total by the count.",
     applies=any_part,
+    kind="possible mistake",
 )
 def mean_of_means(program: Program) -> Iterator[Hit]:
     """Find metrics that are divided on each rank, then averaged."""
@@ -73,5 +83,30 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "This value was computed from the samples of one rank only, because the loader has "
                 "a DistributedSampler, and no collective combines it with the other ranks' values.",
+            )
+            return
+
+
+@rule(
+    "DDP048",
+    "The result of `reduce` is used on other ranks",
+    topic="metrics count each sample once",
+    remedy="Use `all_reduce`, or use the result only on the destination rank.",
+    applies=any_part,
+)
+def reduced_elsewhere(program: Program) -> Iterator[Hit]:
+    """Find results of `reduce` that ranks other than its destination report or decide by."""
+    for step in program.steps:
+        reports = step.path == "builtins.print" or step.method in _REPORTS
+        values = [*step.args, *step.kwargs.values()] if reports else []
+        deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
+        others = [g.value for g in step.guards if REDUCED not in g.value.tags]
+        if any(value.tags & {RANK, MAYBE_RANK} for value in others):
+            continue
+        if deciding or any(REDUCED in value.deep_tags() for value in values):
+            yield at(
+                step,
+                "Only the destination rank of `reduce` has the sum. On the other ranks, this value "
+                "is something else.",
             )
             return

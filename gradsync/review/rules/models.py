@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import Step, Thing
-from gradsync.review.queries import argument_node, facts_agree, mentions, models_of
+from gradsync.review.queries import argument_node, batch_norms, facts_agree, mentions, models_of
 
 _MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu")
-_WITH_BATCH_NORM = re.compile("resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$")
 
 
 @rule(
@@ -170,12 +169,7 @@ def local_batch_norm(program: Program) -> Iterator[Hit]:
     """Find wrapped models with BatchNorm layers that are not synchronised."""
     if mentions(program, "SyncBatchNorm|sync_batchnorm|sync_bn|SyncBN"):
         return
-    layers = [s for s in program.steps if re.search(r"\.BatchNorm[123]d$", s.path)]
-    layers += [
-        step
-        for step in program.steps
-        if step.path.startswith("torchvision.models.") and _WITH_BATCH_NORM.search(step.path)
-    ]
+    layers = batch_norms(program)
     wrapper = next(iter(program.things("ddp")), None)
     if layers and wrapper is not None and wrapper.step is not None:
         yield at(
@@ -204,7 +198,8 @@ def calls_the_inner_model(program: Program) -> Iterator[Hit]:
             seen.add(step)
             inner = output.inner.surely("model", "compiled") and len(output.inner.things) == 1
             wrapper = wrapped.get(next(iter(output.inner.things))) if inner else None
-            if wrapper is not None and wrapper.step and program.before(wrapper.step, step):
+            made = wrapper.step if wrapper is not None else None
+            if made and program.before(made, step) and facts_agree(made, step):
                 yield at(
                     step,
                     "This forward pass does not use DistributedDataParallel, so the gradients are "

@@ -17,6 +17,7 @@ from gradsync.review.queries import (
     has_mesh,
     is_false,
     mentions,
+    on_several_machines,
     sampler_of,
     training_loops,
 )
@@ -120,12 +121,28 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
         if sampler is None or loader.escaped or not again or loader in set_there:
             continue
         for thing in sampler.of_kind("sampler"):
-            if thing.step and thing not in set_there and not thing.escaped and _shuffles(thing):
+            if thing.step is None or thing in set_there or thing.escaped:
+                continue
+            if _shuffles(thing):
                 yield at(
                     thing.step,
                     "`set_epoch` is never called on this sampler, so every epoch has the same "
                     "order and the same batches.",
                 )
+            elif calls and not _used(program, set_there):
+                yield at(
+                    calls[0],
+                    "No loader uses this sampler: the training loader has the one of line "
+                    f"{thing.step.node.lineno}, which does not shuffle.",
+                    "Pass this sampler to the training loader.",
+                )
+
+
+def _used(program: Program, samplers: set[Thing]) -> bool:
+    """Return whether a loader is or uses one of these samplers."""
+    loaders = program.things("loader")
+    used = [sampler_of(loader.step) for loader in loaders if loader.step]
+    return bool(samplers & {*loaders, *(t for value in used if value for t in value.things)})
 
 
 def _shuffles(sampler: Thing) -> bool:
@@ -242,6 +259,7 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The sampler gets the local rank, which counts from 0 on each machine: on several "
                 "machines, some ranks read the same samples, and other samples are never read.",
+                sure=on_several_machines(program),
             )
     for step in program.starts:
         rank = step.kwargs.get("rank")
@@ -250,4 +268,5 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The process group gets the local rank, which counts from 0 on each machine: on "
                 "several machines, two processes have the same rank, and the start hangs.",
+                sure=on_several_machines(program),
             )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import MAYBE_RANK, RANK, Step, Value
+from gradsync.review.flow.values import MAYBE_RANK, RANK, UNSEEDED, Step, Value
 from gradsync.review.queries import (
     has_distributed_sampler,
     mentions,
@@ -18,10 +18,14 @@ from gradsync.review.queries import (
 _SEEDS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
 _RANDOM = re.compile(
     r"^torchvision\.transforms\.(v2\.)?(Random\w+|ColorJitter|AutoAugment|RandAugment|AugMix|"
-    r"TrivialAugmentWide|ElasticTransform|GaussianNoise)$"
+    r"TrivialAugmentWide|ElasticTransform|GaussianNoise)$|^torch\.nn\.(Alpha)?Dropout[123]?d?$"
 )
+_NOISE = ("rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli")
 
 
+_MADE_EQUAL = (
+    r"seed|load_state_dict|torch\.load|pretrained|broadcast|all_reduce\(\w*(param|p)(\.data)?[,)]"
+)
 _SPLITS = {
     "torch.utils.data.random_split": (2, "generator"),
     "torch.utils.data.dataset.random_split": (2, "generator"),
@@ -46,6 +50,12 @@ def different_models(program: Program) -> Iterator[Hit]:
         return
     seeds = [step for step in program.calls(*_SEEDS) if _by_rank(step)]
     models = [thing.step for thing in program.things("model") if thing.step]
+    if models and not mentions(program, _MADE_EQUAL):
+        yield at(
+            models[0],
+            "Without a seed, each rank begins with other random parameters. Averaged gradients "
+            "don't make different models equal.",
+        )
     for seed in seeds[:1]:
         later = [model for model in models if program.before(seed, model)]
         again = any(program.before(seed, s) and not _by_rank(s) for s in program.calls(*_SEEDS))
@@ -70,7 +80,7 @@ def same_augmentations(program: Program) -> Iterator[Hit]:
     seeds = list(program.calls("torch.manual_seed"))
     if not seeds or any(_by_rank(step) for step in seeds) or seeds[0].on_some_ranks:
         return
-    random = next((step for step in program.steps if _RANDOM.match(step.path)), None)
+    random = next((step for step in program.steps if _is_random(program, step)), None)
     for loader, _ in training_loops(program):
         step = loader.step
         if random is None or step is None or not has_distributed_sampler(step):
@@ -80,9 +90,22 @@ def same_augmentations(program: Program) -> Iterator[Hit]:
         yield at(
             seeds[0],
             "Every rank uses this seed, so all ranks draw the same random numbers for the "
-            f"transforms of line {random.node.lineno}.",
+            f"{_kind_of(random)} of line {random.node.lineno}.",
         )
         return
+
+
+def _kind_of(step: Step) -> str:
+    if step.path.startswith("torchvision."):
+        return "transforms"
+    return "dropout" if "Dropout" in step.path else "noise"
+
+
+def _is_random(program: Program, step: Step) -> bool:
+    """Return whether this is a random transform, a dropout layer, or noise in the training loop."""
+    trains = {loop for backward in program.backwards for loop in backward.loops}
+    noise = step.path.startswith("torch.") and step.path.rpartition(".")[2] in _NOISE
+    return bool(_RANDOM.match(step.path)) or (noise and bool(trains & set(step.loops)))
 
 
 @rule(
@@ -105,5 +128,16 @@ def split_differently(program: Program) -> Iterator[Hit]:
                 step,
                 "Without a seed, each process draws another split: samples that one rank validates "
                 "on are training samples of another one.",
+            )
+            return
+    for loader in program.things("loader"):
+        dataset = loader.step.argument(0, "dataset") if loader.step else None
+        made = [t.step for t in dataset.deep() if t.step] if dataset else []
+        if any(UNSEEDED in arg.deep_tags() for step in made for arg in step.args) and loader.step:
+            yield at(
+                loader.step,
+                "The samples were chosen at random without a seed, so each process has chosen "
+                "others: samples that one rank validates on are training samples of another one.",
+                "Shuffle with the same seed on all ranks: `random.Random(0).shuffle(indices)`.",
             )
             return

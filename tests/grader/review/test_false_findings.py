@@ -2,7 +2,7 @@
 
 import pytest
 
-from gradsync.review import review_text
+from gradsync.review import review, review_text
 
 START = """
 import os, sys
@@ -492,6 +492,98 @@ class Group(unittest.TestCase):
         dist.init_process_group("gloo", store=store, rank=number, world_size=self.ranks)
         dist.destroy_process_group()
 """,
+    "DDP015: the ranks of other processes": """
+dist.init_process_group("gloo")
+owner_of = {0: [torch.ones(1)]}
+for target_rank, tensors in owner_of.items():
+    for tensor in tensors:
+        if target_rank < dist.get_world_size():
+            dist.broadcast(tensor, src=target_rank)
+for rank in range(dist.get_world_size()):
+    if rank % 2 == 0:
+        dist.new_group([rank])
+""",
+    "DDP015: a wrapper of a smaller group": """
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 1])
+if dist.get_rank() in (0, 1):
+    DistributedDataParallel(nn.Linear(2, 1), process_group=pair)(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP017: a time that the ranks agree on": """
+import time
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+start = time.time()
+for step in range(1000):
+    model(torch.ones(1, 2)).sum().backward()
+    passed = torch.tensor(time.time() - start)
+    dist.broadcast(passed, src=0)
+    if passed.item() > 3600:
+        break
+""",
+    "DDP027: another mode trains without a wrapper": """
+model = nn.Linear(2, 1)
+if len(sys.argv) > 1:
+    dist.init_process_group("gloo")
+    DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
+else:
+    model(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP037: a folder of each process": """
+import tempfile
+dist.init_process_group("gloo")
+os.mkdir(os.path.join(tempfile.mkdtemp(), "out"))
+DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP042: a checkpoint that is tested after training": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+if dist.get_rank() == 0:
+    model.load_state_dict(torch.load("best.pt", map_location="cpu"))
+    print(model.module(torch.ones(1, 2)))
+""",
+    "DDP045: this rank's output is put back": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+own = model(torch.ones(4, 2))
+parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+dist.all_gather(parts, own)
+parts[dist.get_rank()] = own
+loss = torch.cat(parts).square().sum()
+shown = loss.detach()
+dist.all_reduce(shown)
+loss.backward()
+""",
+    "DDP002: an elastic sampler": """
+from torch.distributed.elastic.utils.data import ElasticDistributedSampler
+distributed = len(sys.argv) > 1
+model = nn.Linear(2, 1)
+data = TensorDataset(torch.ones(8, 2))
+if distributed:
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(model)
+    sampler = ElasticDistributedSampler(data, dist.get_world_size(), dist.get_rank())
+    loader = DataLoader(data, sampler=sampler)
+    sampler.set_epoch(1)
+else:
+    loader = DataLoader(data, shuffle=True)
+for (x,) in loader:
+    model(x).sum().backward()
+""",
+    "DDP014: a setting that is an item and an attribute": """
+class Settings:
+    def __setitem__(self, name, value):
+        setattr(self, name, value)
+
+dist.init_process_group("gloo")
+settings = Settings()
+settings["writes"] = dist.get_rank() == 0
+if settings.writes:
+    from torch.utils.tensorboard import SummaryWriter
+    SummaryWriter()
+DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+""",
     "DDP021: only if the variable is not set": """
 def default(name, value):
     if name not in os.environ:
@@ -509,3 +601,34 @@ def test_a_correct_script_has_no_findings(kind):
     found = review_text(START + ALL[kind] + END, "script.py").findings
 
     assert [(f.line, f.code) for f in found] == []
+
+
+@pytest.mark.parametrize("name", ["test_group.py", "src/group_test.py", "conftest.py"])
+def test_a_test_may_choose_its_ranks_and_ports(name):
+    script = (
+        START
+        + """
+def setup():
+    os.environ["MASTER_PORT"] = "29501"
+    dist.init_process_group("gloo", rank=1, world_size=10)
+"""
+    )
+
+    assert [f.code for f in review_text(script, "train.py").findings] == ["DDP021", "DDP020"]
+    assert review_text(script, name).findings == ()
+
+
+def test_a_file_beside_the_script_hides_an_installed_package(tmp_path):
+    (tmp_path / "datasets.py").write_text("def number():\n    return 3\n")
+    (tmp_path / "train.py").write_text(
+        START
+        + """
+from datasets import number
+dist.init_process_group("gloo")
+for _ in range(number(dist.get_rank())):
+    dist.barrier()
+"""
+        + END
+    )
+
+    assert review([tmp_path / "train.py"]).findings == ()

@@ -174,8 +174,8 @@ Trainer()
         BEGIN
         + MODEL
         + """
-local = int(os.environ["LOCAL_RANK"])
-sampler = DistributedSampler(data, torch.cuda.device_count(), local, shuffle=False)
+local, nnodes = int(os.environ["LOCAL_RANK"]), int(sys.argv[1])
+sampler = DistributedSampler(data, nnodes * torch.cuda.device_count(), local, shuffle=False)
 for (x,) in DataLoader(data, sampler=sampler):
     model(x).sum().backward()
 """,
@@ -265,6 +265,171 @@ model = nn.Linear(2, 1).cuda()
 fully_shard(model)
 model.forward(torch.ones(1, 2)).sum().backward()
 """,
+    ),
+    "a limit of time that each rank reads for itself": (
+        "DDP017",
+        "import time\nstart = time.monotonic()\n"
+        + BEGIN
+        + MODEL
+        + """
+for step in range(1000):
+    model(torch.ones(1, 2)).sum().backward()
+    late = time.monotonic() - start > 3600
+    if late:
+        break
+""",
+    ),
+    "an evaluation of one rank that broadcasts buffers": (
+        "DDP015",
+        BEGIN
+        + """
+net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).cuda()
+model = DistributedDataParallel(net)
+model(torch.ones(4, 2)).sum().backward()
+model.eval()
+if dist.get_rank() == 0:
+    with torch.no_grad():
+        print(model(torch.ones(1, 2)))
+""",
+    ),
+    "collectives in the order of a set": (
+        "DDP015",
+        BEGIN
+        + MODEL
+        + STEP
+        + "for buffer in set(model.buffers()):\n    dist.broadcast(buffer, src=0)\n",
+    ),
+    "the same source in each of several groups": (
+        "DDP044",
+        BEGIN
+        + """
+pairs = [dist.new_group([n, n + 1]) for n in range(0, dist.get_world_size(), 2)]
+value = torch.ones(1).cuda()
+dist.broadcast(value, 0, group=pairs[dist.get_rank() // 2])
+""",
+    ),
+    "a loss of gathered outputs": (
+        "DDP045",
+        """
+def contrast(own):
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, own)
+    every = torch.cat(parts)
+    return nn.functional.cross_entropy(every @ every.T, torch.arange(len(every)))
+"""
+        + BEGIN
+        + MODEL
+        + "contrast(model(torch.ones(4, 2).cuda())).backward()\n",
+    ),
+    "indices that each process shuffles for itself": (
+        "DDP035",
+        BEGIN
+        + MODEL
+        + """
+order = list(range(8))
+random.shuffle(order)
+train = torch.utils.data.Subset(data, order[:6])
+for (x,) in DataLoader(train, sampler=DistributedSampler(train, shuffle=False)):
+    model(x).sum().backward()
+""",
+    ),
+    "replicas that begin with other random parameters": (
+        "DDP032",
+        BEGIN
+        + """
+model = nn.Linear(2, 1).cuda()
+model(torch.ones(1, 2)).sum().backward()
+for p in model.parameters():
+    dist.all_reduce(p.grad)
+    p.grad /= dist.get_world_size()
+""",
+    ),
+    "the epoch of a sampler that no loader uses": (
+        "DDP005",
+        BEGIN
+        + MODEL
+        + """
+sampler = DistributedSampler(data)
+loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for (x,) in loader:
+        model(x).sum().backward()
+""",
+    ),
+    "a figure that all ranks save": (
+        "DDP009",
+        "from matplotlib import pyplot\n"
+        + BEGIN
+        + MODEL
+        + STEP
+        + "figure = pyplot.figure()\nfigure.savefig('loss.png')\n",
+    ),
+    "a corpus that all ranks download": (
+        "DDP010",
+        "import nltk\n" + BEGIN + MODEL + STEP + "nltk.download('punkt')\n",
+    ),
+    "an optimizer that steps on one rank": (
+        "DDP042",
+        BEGIN
+        + MODEL
+        + """
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    if dist.get_rank() != 0:
+        continue
+    optimizer.step()
+""",
+    ),
+    "a checkpoint that one rank loads after wrapping": (
+        "DDP042",
+        BEGIN
+        + MODEL
+        + """
+if dist.get_rank() == 0:
+    model.load_state_dict(torch.load("model.pt", map_location="cuda"))
+"""
+        + STEP,
+    ),
+    "a file of the first process on each machine": (
+        "DDP041",
+        """
+def work(number, machine, each, many):
+    dist.init_process_group("nccl", rank=machine * each + number, world_size=many)
+    torch.cuda.set_device(number)
+    model = DistributedDataParallel(nn.Linear(2, 1).cuda())
+    model(torch.ones(1, 2)).sum().backward()
+    if number == 0:
+        torch.save(model.module.state_dict(), "model.pt")
+    dist.destroy_process_group()
+
+nnodes, each = int(sys.argv[1]), torch.cuda.device_count()
+torch.multiprocessing.spawn(work, args=(int(sys.argv[2]), each, nnodes * each), nprocs=each)
+""",
+    ),
+    "a helper that goes on without memory": (
+        "DDP017",
+        """
+def attempt(model):
+    try:
+        model(torch.ones(1, 2)).sum().backward()
+    except RuntimeError as error:
+        if "out of memory" in str(error):
+            return False
+        raise
+    return True
+"""
+        + BEGIN
+        + MODEL
+        + "for step in range(3):\n    attempt(model)\n",
+    ),
+    "a GPU that a format string names": (
+        "DDP022",
+        BEGIN.replace("torch.cuda.set_device", "print")
+        + "device = torch.device('cuda:{}'.format(0))\n"
+        + "model = DistributedDataParallel(nn.Linear(2, 1).to(device))\n"
+        + STEP,
     ),
     "a rank in the environment of all processes": (
         "DDP020",

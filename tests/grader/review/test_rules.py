@@ -63,9 +63,7 @@ def test_codes_are_numbered_without_gaps_or_repetition():
 
 @pytest.mark.parametrize("path", RIGHT, ids=lambda path: path.stem)
 def test_nothing_is_found_in_a_correct_script(path):
-    found = review([path], RULES, unsure=True)
-
-    assert found.findings == ()
+    assert review([path]).findings == ()
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
