@@ -163,6 +163,12 @@ def has_mesh(program: Program) -> bool:
     return next(program.calls(*_MESH), None) is not None
 
 
+def has_groups(program: Program) -> bool:
+    """Return whether models are wrapped for smaller groups, whose ranks may train alone."""
+    wrappers = [wrapper.step for wrapper in program.wrappers if wrapper.step]
+    return any("process_group" in step.kwargs for step in wrappers)
+
+
 def models_of(value: Value) -> set[Thing]:
     """Return the models that parameters, wrappers and outputs belong to."""
     found, pending = set(), list(value.deep())

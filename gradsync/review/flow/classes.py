@@ -21,6 +21,8 @@ _KIND_OF_BASE = {
 
 def kind_of(cls: Code) -> str:
     """Return an instance's kind: "model", "sampler", "dataset", "optimizer" or "instance"."""
+    if getattr(cls.node, "name", "") == "DistributedDataParallel":
+        return "ddp"
     for base in cls.bases:
         if base.path.startswith(("torch.", "torchdata.")):
             name = base.path.rpartition(".")[2]

@@ -808,14 +808,18 @@ class Interpreter:
             return self._spawn(step)
         if callee.code is not None:
             return self.follow(callee.code, step, step.args, step.kwargs)
-        if step.path:
-            return self._of_path(step)
+        return self._of_path(step) if step.path else self._of_object(step, callee)
+
+    def _of_object(self, step: Step, callee: Value) -> Value:
+        """Return the result of a call of an object, or of its method."""
         models = callee.of_kind(*torch_api.MODELS)
         if models:
             return torch_api.output(step, Value(things=frozenset(models), maybe=callee.maybe))
         if step.receiver.things or step.receiver.tags or isinstance(step.receiver.const, str):
             if step.receiver.of_kind("instance"):
                 self._escape(step)
+            if step.method == "register_hook":
+                self._call_back(step, step.receiver.tagged(GRAD))
             step.unread = bool(step.receiver.things) and step.method not in torch_api.METHODS
             return torch_api.result_of_method(step)
         if step.method in torch_api.MOVES:
@@ -897,13 +901,13 @@ class Interpreter:
         """Record that the arguments of a call are passed to a function that we can't read."""
         escape([*step.args, *step.kwargs.values()])
 
-    def _call_back(self, step: Step) -> None:
+    def _call_back(self, step: Step, *args: Value) -> None:
         """Follow the script's functions that are passed to a function that we can't read."""
         for value in (*step.args, *step.kwargs.values()):
             code = value.code
             if code is None or isinstance(code.node, ast.ClassDef) or code.node in self.times:
                 continue
-            self.follow(code, step, (), {}, known=False)
+            self.follow(code, step, args, {}, known=False)
 
     def _spawn(self, step: Step) -> Value:
         """Follow the function that each new process runs."""
@@ -995,7 +999,8 @@ class Interpreter:
         self, code: Code, step: Step, args: tuple[Value, ...], kwargs: dict[str, Value]
     ) -> Value:
         kind = classes.kind_of(code)
-        thing = Thing(kind, step, args[0] if args and kind in ("sampler", "optimizer") else None)
+        inner = args[0] if args and kind in ("sampler", "optimizer", "ddp") else None
+        thing = Thing(kind, step, inner)
         thing.of_class = code
         value = Value(things=frozenset({thing}))
         init = classes.find(code, "__init__")

@@ -31,6 +31,7 @@ from gradsync.review.queries import (
     argument_node,
     batch_norms,
     function_around,
+    has_groups,
     has_mesh,
     is_false,
     is_true,
@@ -62,6 +63,8 @@ def _joined_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
     leaves = _leaves(guard)
     for other in program.steps:
         if other is step or _name(other) != _name(step) or other.source is not step.source:
+            continue
+        if not _name(step) and not _broadcasts_buffers(other):
             continue
         if leaves and program.before(step, other):
             return True
@@ -178,7 +181,7 @@ def _groups_of_one_rank(program: Program) -> Iterator[Hit]:
     "Only some ranks update the model",
     topic="all ranks make the same updates",
     remedy="Do this on all ranks.",
-    applies=lambda program: bool(program.wrappers or program.sharded),
+    applies=lambda program: bool(program.wrappers or program.sharded) and not has_groups(program),
 )
 def updated_on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find steps of optimizers and schedulers, and loaded parameters, of some ranks only."""

@@ -100,8 +100,8 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
         reports = step.path == "builtins.print" or step.method in _REPORTS
         values = [*step.args, *step.kwargs.values()] if reports else []
         deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
-        others = [g.value for g in step.guards if REDUCED not in g.value.tags]
-        if any(value.tags & {RANK, MAYBE_RANK} for value in others):
+        others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
+        if any(value.tags & {RANK, MAYBE_RANK} for value in others) or _names_rank(step):
             continue
         if deciding or any(REDUCED in value.deep_tags() for value in values):
             yield at(
@@ -110,3 +110,8 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
                 "is something else.",
             )
             return
+
+
+def _names_rank(step: Step) -> bool:
+    """Return whether a message says which rank it is from."""
+    return "rank" in ast.unparse(step.node).lower()
