@@ -12,6 +12,7 @@ from rich.console import Console
 
 from gradsync.records import Report
 
+LEARNING, ENGINEERING, TEACHING = "Learn", "Your own scripts and machines", "Teach a course"
 NO_SANDBOX = "--unsafe-no-sandbox"
 
 app = typer.Typer(

@@ -1,8 +1,9 @@
 """Register all commands, in the order of `gradsync --help`."""
 
 # isort: off
-from gradsync.cli.learn import checking, hints, explaining, trace  # noqa: F401
-from gradsync.cli.launch import train, reviewing, scaling  # noqa: F401
+from gradsync.cli.learn import checking, hints, explaining, solution  # noqa: F401
+from gradsync.cli.launch import train  # noqa: F401
+from gradsync.cli.learn import trace  # noqa: F401
+from gradsync.cli.launch import doctor, reviewing, scaling  # noqa: F401
 from gradsync.cli.teach import grading, grades, nbgrading  # noqa: F401
-from gradsync.cli.launch import doctor  # noqa: F401
 from gradsync.cli.teach import authoring  # noqa: F401

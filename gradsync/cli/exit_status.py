@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import traceback
 
-from gradsync.cli.app import NO_SANDBOX, app
+from gradsync.cli.app import NO_SANDBOX, TEACHING, app
+from gradsync.course.catalogue import CourseError, find_course
+from gradsync.course.release.update import MANIFEST
 from gradsync.errors import GraderError, SandboxError, UnusableInput
 
 UNUSABLE_ARGUMENTS = 2
@@ -15,6 +17,7 @@ UNSAFE = f"With {NO_SANDBOX}, submissions run without a sandbox, with your permi
 
 def run() -> int:
     """Run the command line; return the exit status of its outcome."""
+    _hide_what_does_not_apply()
     try:
         app()
     except SystemExit as end:
@@ -32,6 +35,22 @@ def run() -> int:
             "The grader itself failed, with the error above. No submission caused it.",
         )
     return 0
+
+
+def _hide_what_does_not_apply() -> None:
+    """In a learner's copy, show only a learner's commands in `gradsync --help`.
+
+    The others still run: some of them need no course at all.
+    """
+    try:
+        root = find_course().root
+    except CourseError:
+        return
+    hidden = {TEACHING} if (root / MANIFEST).is_file() else set()
+    for command in app.registered_commands:
+        command.hidden = command.rich_help_panel in hidden
+        if command.name == "solution":
+            command.hidden = not (root / "solutions").is_dir()
 
 
 def _failed(status: int, text: str) -> int:

@@ -95,10 +95,17 @@ class Course:
         Raises:
             CourseError: there is none; the message suggests the most similar one, or lists all.
         """
+        return self.named(name)[0]
+
+    def named(self, name: str) -> tuple[Exercise, ...]:
+        """Return the exercise with that id, or those with that name, which phases may share.
+
+        Raises:
+            CourseError: there is none; the message suggests the most similar one, or lists all.
+        """
         every = [e for phase in self.phases for e in self.exercises(phase)]
-        for exercise in every:
-            if name in (exercise.name, exercise.id):
-                return exercise
+        if found := tuple(e for e in every if name in (e.name, e.id)):
+            return found
         raise CourseError(f"There is no exercise {name!r}. {_suggested(name, every)}")
 
     def names(self) -> str:

@@ -34,6 +34,7 @@ def render(
     color: bool = False,
     width: int = 80,
     lessons: Mapping[str, str | None] | None = None,
+    whole: bool = False,
 ) -> str:
     """Return the progress in a phase, in lines of at most `width` characters.
 
@@ -42,6 +43,7 @@ def render(
         color: whether to use ANSI colours.
         width: the longest line.
         lessons: the notebook that precedes each exercise, by the exercise's id.
+        whole: the report has the results of the hidden tests too.
     """
     lines = StringIO()
     console = console_for(lines, color, width)
@@ -60,9 +62,10 @@ def render(
         ProgressBar(total=total, completed=done, width=min(width // 2, 40)), f"{done} of {total}"
     )
     console.print(bar)
-    console.print(visible_standing(report), style="green" if done == len(every) else "")
+    state = visible_standing(report, whole=whole)
+    console.print(state, style="green" if done == len(every) else "")
     if done < len(every):
-        console.print(_next_step(every, shown_below, lessons or {}))
+        console.print(_next_step(every, shown_below, lessons or {}, " --all" * whole))
     return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
 
@@ -111,7 +114,10 @@ def _place(verdict: Verdict) -> str:
 
 
 def _next_step(
-    every: list[Exercise], shown_below: set[str], lessons: Mapping[str, str | None]
+    every: list[Exercise],
+    shown_below: set[str],
+    lessons: Mapping[str, str | None],
+    option: str,
 ) -> RenderableType:
     for exercise in every:
         name = printable(exercise.name)
@@ -121,7 +127,7 @@ def _next_step(
         if exercise.id in shown_below:
             return Text.assemble("Next: fix ", (_place(_first_wrong(exercise)), "bold"))
         if exercise.status != "passed":
-            command = f"gradsync check {short_name(exercise)}"
+            command = f"gradsync check {short_name(exercise)}{option}"
             return Text.assemble("Next: ", (command, "bold"), " shows the details")
     return Text("")
 

@@ -154,14 +154,20 @@ def standing(report: Report) -> str:
     return " ".join([*causes, state])
 
 
-def visible_standing(report: Report) -> str:
-    """Return a sentence on the results of the visible tests, which check less than a grade."""
+def visible_standing(report: Report, *, whole: bool = False) -> str:
+    """Return a sentence on the results of the visible tests, which check less than a grade.
+
+    With `whole`, the report has the results of the hidden tests too.
+    """
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
+    if done == len(every) and whole:
+        return "All tests pass, including the hidden tests, which give the points."
     if done == len(every):
         return "The visible tests pass. The hidden tests, which give the points, check more."
+    tests = "all tests" if whole else "the visible tests"
     pass_ = "passes" if done == 1 else "pass"
-    count = [f"{done} of {len(every)} exercises {pass_} the visible tests"] * (len(every) > 1)
+    count = [f"{done} of {len(every)} exercises {pass_} {tests}"] * (len(every) > 1)
     return _listed([*count, *_left(report)])
 
 

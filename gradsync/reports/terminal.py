@@ -39,15 +39,21 @@ WRONG = ("✗", "red")
 
 
 def render(
-    report: Report, *, color: bool = False, width: int = 80, with_points: bool = True
+    report: Report,
+    *,
+    color: bool = False,
+    width: int = 80,
+    with_points: bool = True,
+    whole: bool = True,
 ) -> str:
     """Return the report in lines of at most `width` characters, with ANSI colours if `color`.
 
-    Pass `with_points=False` for a report of the visible tests, which give no points for a grade.
+    Pass `with_points=False` for a report with the visible tests, which give no points for a grade,
+    and `whole=False` if it has no results of the hidden tests.
     """
     lines = StringIO()
     console = console_for(lines, color, width)
-    for part in _parts(report, with_points):
+    for part in _parts(report, with_points, whole):
         console.print(part)
     return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
@@ -66,13 +72,13 @@ def console_for(lines: StringIO, color: bool, width: int) -> Console:
     )
 
 
-def _parts(report: Report, with_points: bool) -> Iterator[RenderableType]:
+def _parts(report: Report, with_points: bool, whole: bool) -> Iterator[RenderableType]:
     yield _header(report, with_points)
     yield Rule(style="dim")
     if report.notes:
         yield from (Text("note: " + printable(note), style="yellow") for note in report.notes)
         yield ""
-    yield standing(report) if with_points else visible_standing(report)
+    yield standing(report) if with_points else visible_standing(report, whole=whole)
     if report.status != "unreadable":
         yield from _graded(report, with_points)
     yield ""

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from gradsync.cli.app import app, say
+from gradsync.cli.app import ENGINEERING, app, say
 from gradsync.errors import UnusableInput
 from gradsync.text import counted
 
@@ -34,7 +34,7 @@ class Format(str, Enum):
     sarif = "sarif"
 
 
-@app.command(name="review")
+@app.command(name="review", rich_help_panel=ENGINEERING)
 def review_command(
     files: Annotated[
         list[Path] | None,

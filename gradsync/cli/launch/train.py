@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import app, say
+from gradsync.cli.app import LEARNING, app, say
 from gradsync.cores import available_cores
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.launch import placement
@@ -62,7 +62,7 @@ TestLinks = Annotated[
 ]
 
 
-@app.command(name="train")
+@app.command(name="train", rich_help_panel=LEARNING)
 def train_command(
     phase_file: PhaseFile = None,
     nproc: Nproc = None,

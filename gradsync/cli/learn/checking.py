@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from gradsync.cli.activity import activity
-from gradsync.cli.app import Seed, app, show
-from gradsync.course.catalogue import Course, Exercise, find_course
+from gradsync.cli.app import LEARNING, Seed, app, say, show
+from gradsync.course.catalogue import Audience, Course, Exercise, find_course
 from gradsync.course.codes import meanings
 from gradsync.records import Report
 from gradsync.reports import progress, summary, terminal
@@ -23,6 +23,7 @@ from gradsync.submission import read_submission
 from gradsync.text import listed
 
 POLL_SECONDS = 0.25  # also how long files must stay unchanged: editors write in several steps
+Asked = Mapping[str, Sequence[Exercise]]  # by phase: the exercises to check; none means all
 Stamps = Mapping[Path, tuple[int, int, int] | None]  # of each file; None: it does not exist
 
 
@@ -38,11 +39,15 @@ class Interrupt:
         signal.default_int_handler(number, frame)
 
 
-@app.command(name="check")
+@app.command(name="check", rich_help_panel=LEARNING)
 def check_command(
     exercise: Annotated[
-        str | None, typer.Argument(help="The name of one exercise. Default: all.")
+        str | None,
+        typer.Argument(help="The name of one exercise, or a phase such as phase2. Default: all."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Run the hidden tests too, if this copy has them.")
+    ] = False,
     seed: Seed = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Check again after each save, until Ctrl-C.")
@@ -56,29 +61,49 @@ def check_command(
     [dim]gradsync check[/]             all exercises, and the next step
     [dim]gradsync check EXERCISE[/]    one exercise, with all details
     [dim]gradsync check --watch[/]     check again each time you save a file
+    [dim]gradsync check --all[/]       the hidden tests too: a tick is the grade's
     """
     course = find_course()
-    chosen = course.find(exercise) if exercise is not None else None
-    phases = (chosen.phase,) if chosen else course.phases_to_grade("visible")
+    asked = _asked(course, exercise, "hidden" if everything else "visible")
+    audiences: Sequence[Audience] = ("visible", "hidden") if everything else ("visible",)
+    for phase in asked:
+        for audience in audiences:
+            course.suite(audience, phase)  # raises an error before any test runs
+    check = partial(_check, course, audiences, seed=seed)
     if not watch:
-        passed = _check(course, phases, chosen, seed)
+        passed = check(asked)
         raise typer.Exit(1 if exit_code and not passed else 0)
     try:
-        _watch(course, phases, chosen, seed)
+        _watch(course, asked, check)
     except KeyboardInterrupt:
         print()
 
 
+def _asked(course: Course, name: str | None, audience: Audience) -> Asked:
+    """Return the phases to check, each with the exercises to check, none for all."""
+    if name is None or name in course.phases:
+        return dict.fromkeys(course.phases_to_grade(audience, name), ())
+    found = course.named(name)
+    if len(found) > 1:
+        say(
+            f"{name} is an exercise of {listed(one.phase for one in found)}: checking "
+            f"{'both' if len(found) == 2 else 'all'}. `gradsync check {found[-1].id}` checks one."
+        )
+    return {one.phase: (one,) for one in found}
+
+
 def _check(
-    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
+    course: Course, audiences: Sequence[Audience], asked: Asked, *, seed: int | None
 ) -> bool:
-    """Run the visible tests and show the reports; return whether all shown tests passed."""
+    """Run the tests and show the reports; return whether all shown tests passed."""
     from gradsync.grading.store import draw_seed  # imports packages that `--help` does not need
 
     done = passed = True  # done: all tests of the previous phase passed
-    for phase in phases:
-        report = _run(course, phase, chosen, draw_seed() if seed is None else seed)
-        if not done and all(verdict.status == "unfinished" for verdict in report.verdicts):
+    whole = "hidden" in audiences
+    for phase, chosen in asked.items():
+        report = run_tests(course, phase, chosen, audiences, draw_seed() if seed is None else seed)
+        unfinished = all(verdict.status == "unfinished" for verdict in report.verdicts)
+        if not done and not chosen and unfinished:
             continue  # a phase that is not begun is shown only if the previous one is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         passed = passed and done
@@ -87,7 +112,7 @@ def _check(
             if chosen
             else partial(progress.render, lessons=_lessons(course, phase))
         )
-        show(render, report)
+        show(partial(render, whole=whole), report)
         if chosen:
             _show_explain(course, report)
     return passed
@@ -108,27 +133,52 @@ def _show_explain(course: Course, report: Report) -> None:
             break
 
 
-def _run(course: Course, phase: str, chosen: Exercise | None, seed: int) -> Report:
+def run_tests(
+    course: Course,
+    phase: str,
+    chosen: Sequence[Exercise],
+    audiences: Sequence[Audience],
+    seed: int,
+) -> Report:
+    """Return the report of the learner's own files, with the tests of these audiences together.
+
+    Args:
+        course: the course; the learner's files are in its folder.
+        phase: the phase to test.
+        chosen: its exercises to test; none for all.
+        audiences: whose tests to run.
+        seed: the seed of the tests' random inputs.
+    """
     from gradsync.grading.grade import grade
 
-    command = "gradsync check"
-    if chosen is not None:
-        command += f" {chosen.name if course.find(chosen.name) == chosen else chosen.id}"
+    names = [one.name if len(course.named(one.name)) == 1 else one.id for one in chosen]
+    words = ["gradsync check", *names, *["--all"] * ("hidden" in audiences)]
     with activity() as now:
         subject = f"checking {phase}"
         now.show(subject, ", starting")
-        report = grade(
-            read_submission(course.root, course, "your work"),
-            course,
-            phases=[phase],
-            seed=seed,
-            audience="visible",
-            exercises=[chosen.id] if chosen else (),
-            on_test=lambda exercise, begun, count: now.show(
-                subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
-            ),
-        )
-    return _explained(replace(report, command=command), course.root)
+        reports = [
+            grade(
+                read_submission(course.root, course, "your work"),
+                course,
+                phases=[phase],
+                seed=seed,
+                audience=audience,
+                exercises=[one.id for one in chosen],
+                on_test=lambda exercise, begun, count: now.show(
+                    subject, f", test {begun + 1} of {count}: {exercise.partition('/')[2]}"
+                ),
+            )
+            for audience in audiences
+        ]
+    places = {one.id: place for place, one in enumerate(course.exercises(phase))}
+    verdicts = [verdict for report in reports for verdict in report.verdicts]
+    together = replace(
+        reports[0],
+        verdicts=tuple(sorted(verdicts, key=lambda verdict: places[verdict.exercise])),
+        seconds=round(sum(report.seconds for report in reports), 2),
+        command=" ".join(words),
+    )
+    return _explained(together, course.root)
 
 
 def _explained(report: Report, root: Path) -> Report:
@@ -140,21 +190,23 @@ def _explained(report: Report, root: Path) -> Report:
     return explained(report, root)
 
 
-def _watch(
-    course: Course, phases: Sequence[str], chosen: Exercise | None, seed: int | None
-) -> None:
+def _watch(course: Course, asked: Asked, check: Callable[[Asked], bool]) -> None:
     """Check all phases, then each phase whenever one of its files changes."""
-    due = phases
+    due, phases = asked, list(asked)
     interrupt = Interrupt()
     while True:
         before = _stamps(course, phases)
-        _check(course, due, chosen, seed)
+        check(due)
         if interrupt.came:
             raise KeyboardInterrupt
         print("\nWatching for changes. Press Ctrl-C to stop.", flush=True)
         changed = _await_change(course, phases, before)
         print(f"\n{time.strftime('%H:%M:%S')}  changed: {listed(changed)}\n", flush=True)
-        due = [phase for phase in phases if any(name.startswith(phase) for name in changed)]
+        due = {
+            phase: chosen
+            for phase, chosen in asked.items()
+            if any(name.startswith(f"{phase}/") for name in changed)
+        }
 
 
 def _await_change(course: Course, phases: Sequence[str], before: Stamps) -> list[str]:

@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from gradsync.cli.app import app
+from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.course.codes import Meaning, meanings, of_code
 
@@ -21,7 +21,7 @@ ANY_EXERCISE = "Any exercise"
 PANELS = (("wrong", "red"), ("right", "green"))
 
 
-@app.command()
+@app.command(rich_help_panel=LEARNING)
 def explain(
     code: Annotated[
         str | None, typer.Argument(help="A code, as a report shows it. Default: all.")

@@ -8,11 +8,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from gradsync.cli.app import app
+from gradsync.cli.app import LEARNING, app
+from gradsync.cli.learn.naming import one_named
 from gradsync.course.catalogue import CourseError, find_course
 
 
-@app.command()
+@app.command(rich_help_panel=LEARNING)
 def hint(
     exercise: Annotated[
         str | None, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
@@ -29,13 +30,13 @@ def hint(
     course = find_course()
     if exercise is None:
         raise CourseError(f"Name an exercise, as in `gradsync hint NAME`. {course.names()}")
-    chosen = course.find(exercise)
+    chosen = one_named(course, exercise, "hint")
     console = Console()
     console.print(f"[bold]{chosen.name}[/]: {escape(chosen.goal)}\n")
     for index, text in enumerate(chosen.hints[:number], 1):
         console.print(f"[bold]{index}.[/] {escape(text)}\n")
     if number < len(chosen.hints):
-        console.print(f"[dim]Next hint: gradsync hint {exercise} -n {number + 1}[/]")
+        console.print(f"[dim]Next hint: gradsync hint {chosen.id} -n {number + 1}[/]")
     if (course.root / chosen.phase / "GUIDELINES.md").is_file():
         console.print(f"[dim]Read: {chosen.phase}/GUIDELINES.md, “{chosen.guide}”[/]")
     if chosen.notebook:

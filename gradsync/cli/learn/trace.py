@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import app
+from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import find_course
 from gradsync.submission import SubmissionError, read_submission
 
@@ -17,7 +17,7 @@ UNFINISHED = (
 )
 
 
-@app.command(name="trace")
+@app.command(name="trace", rich_help_panel=LEARNING)
 def trace_command(
     submission: Annotated[
         Path | None, typer.Argument(help="A submission. Default: your own files.")

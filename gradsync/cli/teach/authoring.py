@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradsync.cli.app import app
+from gradsync.cli.app import TEACHING, app
 from gradsync.course.catalogue import find_course
 from gradsync.course.guides import guides
 from gradsync.course.templates import templates
@@ -17,27 +17,32 @@ if TYPE_CHECKING:
     from gradsync.course.release.update import Change
 
 
-@app.command(name="release")
+@app.command(name="release", rich_help_panel=TEACHING)
 def release_command(
     out: Annotated[Path, typer.Argument(help="The folder of the learners' copy.")],
     archive: Annotated[bool, typer.Option("--zip", help="Also write the copy to OUT.zip.")] = False,
+    self_study: Annotated[
+        bool,
+        typer.Option("--self-study", help="With solutions and hidden tests, to study alone."),
+    ] = False,
     phase: Annotated[
         str | None, typer.Option(help="Release the phases up to this one, such as 1. Default: all.")
     ] = None,
 ) -> None:
-    """Write the learners' copy of the course, without solutions and hidden tests.
+    """Write a learner's copy of the course, without solutions and hidden tests.
 
     If OUT is a release already, it is updated. Files that a learner edited are not
     changed; a new version is saved beside them, with the extension .new.
 
     [dim]gradsync release ../ddp-course[/]                the whole course
     [dim]gradsync release ../ddp-course --phase 1 --zip[/]  phase 1 only, and an archive of it
+    [dim]gradsync release ../my-course --self-study[/]   everything, to study alone
     """
     from gradsync.course.release.publish import publish  # imports jinja2, which few commands need
 
     course = find_course(carried=True)
     chosen = None if phase is None else course.phase(phase)
-    published = publish(course, out, chosen, archive=archive)
+    published = publish(course, out, chosen, archive=archive, self_study=self_study)
     _show_change(out, published.change)
     print(f"{out}: {listed(published.phases)}, {counted(published.count, 'file')}")
     if published.archive is not None:
@@ -61,7 +66,7 @@ def _show_change(out: Path, change: Change) -> None:
         print(f"kept {out / path}: it was edited. The course no longer has this file.")
 
 
-@app.command(name="templates")
+@app.command(name="templates", rich_help_panel=TEACHING)
 def templates_command(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")

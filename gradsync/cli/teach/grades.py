@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gradsync.cli.app import Out, app, say
+from gradsync.cli.app import TEACHING, Out, app, say
 from gradsync.course.catalogue import find_course
 from gradsync.exporting import Format
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
 
-@app.command(name="merge")
+@app.command(name="merge", rich_help_panel=TEACHING)
 def merge_command(
     folders: Annotated[list[Path], typer.Argument(help="Folders of grades, one for each shard.")],
     out: Out = Path("grades"),
@@ -42,7 +42,7 @@ def merge_command(
     print(out / CLASS_PAGE)
 
 
-@app.command(name="report")
+@app.command(name="report", rich_help_panel=TEACHING)
 def report_command(
     folder: Annotated[
         Path,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from gradsync.exporting.export import Exported
 
 
-@app.command(name="export")
+@app.command(name="export", rich_help_panel=TEACHING)
 def export_command(
     out: Annotated[
         Path,

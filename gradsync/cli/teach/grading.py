@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from gradsync.cli.app import NO_SANDBOX, Out, Seed, app
+from gradsync.cli.app import NO_SANDBOX, TEACHING, Out, Seed, app
 from gradsync.cli.teach.class_run import choose_executor, part_of, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
@@ -76,7 +76,7 @@ def repeated(*added: str, unsafe: bool, **given: object) -> str:
     return shlex.join(["gradsync", "grade", *words, *flags])
 
 
-@app.command(name="grade")
+@app.command(name="grade", rich_help_panel=TEACHING)
 def grade_command(
     submissions: Submissions,
     phase: Phase = None,
@@ -133,7 +133,7 @@ def grade_command(
         )
 
 
-@app.command()
+@app.command(rich_help_panel=TEACHING)
 def demo(
     out: Out = Path("grades/demo"),
     seed: Seed = None,

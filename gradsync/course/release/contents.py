@@ -8,8 +8,8 @@ from gradsync.course.catalogue import EXERCISES_FILE, Course, CourseError
 from gradsync.course.codes import CODES_FILE
 from gradsync.course.release.links import with_linked, without_dead_links
 from gradsync.course.release.notebooks import notebooks
+from gradsync.course.release.suites import tests_of
 from gradsync.course.release.texts import texts
-from gradsync.course.release.visible_tests import visible_tests
 from gradsync.course.release.wheel import package_wheel
 from gradsync.course.settings import SETTINGS_FILE
 from gradsync.course.templates import BEGIN, END, make_template
@@ -22,12 +22,15 @@ DOCS = "docs"  # its pages are added if a guide, a notebook or another page link
 WHEELS = "wheels"
 
 
-def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
+def release_files(
+    course: Course, phases: Sequence[str], *, self_study: bool = False
+) -> dict[str, bytes]:
     """Return the files of a release by path, such as "phase1/GUIDELINES.md", sorted.
 
     Args:
         course: the course of its staff, with solutions and hidden tests.
         phases: the phases that learners get, such as "phase1".
+        self_study: add the solutions and the hidden tests, for people without a teacher.
 
     Raises:
         CourseError: a part is missing, or a template contains a solution.
@@ -43,10 +46,13 @@ def release_files(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
         found[f"{LAUNCHING}/{path.name}"] = path.read_bytes()
     for phase in phases:
         found |= _phase(course, phase)
-    found |= visible_tests(course, phases)
+    found |= tests_of(course, phases, ("visible", "hidden") if self_study else ("visible",))
+    if self_study:
+        for phase in phases:
+            found |= _solutions(course, phase)
     found |= notebooks(course, phases)
     found = with_linked(course.root, found, (*phases, DOCS))
-    found |= texts(course, phases, wheel_path, found)
+    found |= texts(course, phases, wheel_path, found, self_study=self_study)
     return dict(sorted(without_dead_links(found).items()))
 
 
@@ -61,6 +67,14 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
     for file in course.files(phase):
         found[f"{phase}/{file}"] = template_of(course, phase, file).encode()
     return found
+
+
+def _solutions(course: Course, phase: str) -> Mapping[str, bytes]:
+    paths = [f"solutions/{phase}/{file}" for file in course.files(phase)]
+    absent = [path for path in paths if not (course.root / path).is_file()]
+    if absent:
+        raise CourseError(f"A copy for self-study needs {absent[0]}, which {course.root} lacks.")
+    return {path: (course.root / path).read_bytes() for path in paths}
 
 
 def template_of(course: Course, phase: str, file: str) -> str:

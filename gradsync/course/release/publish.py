@@ -11,6 +11,7 @@ from gradsync.course.release.contents import release_files
 from gradsync.course.release.update import (
     MANIFEST,
     Change,
+    Manifest,
     digest,
     manifest_text,
     read_manifest,
@@ -18,6 +19,7 @@ from gradsync.course.release.update import (
     write_atomically,
 )
 from gradsync.course.release.zips import zipped
+from gradsync.errors import UnusableInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class Published:
     archive: Path | None  # if one was written
 
 
-def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Published:
+def publish(
+    course: Course, out: Path, last: str | None, *, archive: bool, self_study: bool = False
+) -> Published:
     """Write the learners' copy of a course to `out`, or update the one that is there.
 
     Args:
@@ -39,16 +43,18 @@ def publish(course: Course, out: Path, last: str | None, *, archive: bool) -> Pu
         last: the last phase of the release, such as "phase1"; None takes all phases. Phases that
             are already in the folder are kept.
         archive: also write the release to `out`.zip, as a new learner gets it.
+        self_study: add the solutions and the hidden tests.
 
     Raises:
         CourseError: this is itself a learners' copy, or a part of the course is missing.
-        UnusableInput: `out` has other files.
+        UnusableInput: `out` has other files, or is a release of the other kind.
         OSError: `out` can't be written to.
     """
     _check(course, out)
     before = read_manifest(out)
+    _check_kind(out, before, self_study=self_study)
     phases = _phases(course, last, before.phases if before else ())
-    files = release_files(course, phases)
+    files = release_files(course, phases, self_study=self_study)
     change = update(out, files, phases, before)
     written = None
     if archive:
@@ -70,6 +76,17 @@ def _check(course: Course, out: Path) -> None:
     if target == root or root.is_relative_to(target):
         raise CourseError(
             f"{out} contains the course itself. Choose a different folder for the learners' copy."
+        )
+
+
+def _check_kind(out: Path, before: Manifest | None, *, self_study: bool) -> None:
+    if before is None:
+        return
+    was = any(path.startswith("solutions/") for path in before.files)
+    if was and not self_study:
+        raise UnusableInput(
+            f"{out} is a copy for self-study, with solutions. To update it, add --self-study. For "
+            "learners whose work is graded, choose another folder."
         )
 
 

@@ -23,7 +23,12 @@ PROGRAM = b'if __name__ == "__main__":'
 
 
 def texts(
-    course: Course, phases: Sequence[str], wheel: str, others: Mapping[str, bytes]
+    course: Course,
+    phases: Sequence[str],
+    wheel: str,
+    others: Mapping[str, bytes],
+    *,
+    self_study: bool,
 ) -> dict[str, bytes]:
     """Return the texts of a release, by path.
 
@@ -32,11 +37,12 @@ def texts(
         phases: the phases in the release.
         wheel: the path of the wheel in the release.
         others: the release's other files, by path.
+        self_study: whether the solutions and the hidden tests are among them.
 
     Raises:
         CourseError: course.toml can't be read.
     """
-    about = _about(course, phases, others)
+    about = _about(course, phases, others) | {"self_study": self_study}
     environment = Environment(
         loader=FileSystemLoader(FILES),
         undefined=StrictUndefined,

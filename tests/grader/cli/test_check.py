@@ -124,7 +124,6 @@ def test_a_closed_pipe_causes_no_traceback(copy):
         ("Double", "There is no exercise 'Double'. Did you mean double?"),
         ("phase1/dubble", "Did you mean phase1/double?"),
         ("phase7/double", "Name a phase (phase1) and an exercise, as in phase1/double."),
-        ("phase1", "as in phase1/double."),
         ("evaluate", "The exercises are double"),
     ],
 )

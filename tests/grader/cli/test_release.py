@@ -80,9 +80,9 @@ def test_a_learner_solves_the_exercise_in_the_copy(copy):
     stub = 'raise NotImplementedError("phase1/double")'
     unwritten = template.read_text()
     template.write_text(unwritten.replace(stub, "return number"))
-    wrong = gradsync(copy, "check", "double")
+    wrong = gradsync(copy, "check", "phase1/double")
     template.write_text(unwritten.replace(stub, "return 2 * number"))
-    after = gradsync(copy, "check", "double", "--exit-code")
+    after = gradsync(copy, "check", "phase1/double", "--exit-code")
 
     assert (before.returncode, after.returncode) == (1, 0), after.stdout + after.stderr
     assert "1 still to write" in before.stdout
@@ -132,3 +132,103 @@ def test_an_unusable_course_file_is_explained_before_anything_is_written(course,
     assert done.returncode == 2
     assert "course.toml: per_day in [late] must be" in done.stderr
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.fixture
+def own(course, tmp_path):
+    """A copy for self-study."""
+    done = gradsync(course.root, "release", tmp_path / "own", "--self-study")
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "own"
+
+
+def written(folder, body):
+    """Write the exercise of phase 1 with this body, with a comment and a helper."""
+    text = (folder / "phase1/template_trainer.py").read_text()
+    stub = 'raise NotImplementedError("phase1/double")'
+    mine = f"{body}\n\n\n# My helper.\ndef same(number):\n    return number"
+    (folder / "phase1/template_trainer.py").write_text(text.replace(stub, mine))
+
+
+def test_a_copy_for_self_study_has_hidden_tests_and_solutions(course, own, copy):
+    more = {
+        path.relative_to(own).as_posix()
+        for path in own.rglob("*")
+        if path.is_file() and not (copy / path.relative_to(own)).exists()
+    }
+    plainly = gradsync(course.root, "release", own)
+
+    assert more == {
+        "solutions/phase1/template_trainer.py",
+        "solutions/phase2/template_trainer.py",
+        "tests/hidden/phase1/test_trainer.py",
+    }
+    assert "gradsync check --all" in (own / "README.md").read_text()
+    assert "gradsync check --all" not in (copy / "README.md").read_text()
+    assert plainly.returncode == 2
+    assert "is a copy for self-study, with solutions" in plainly.stderr
+
+
+@pytest.mark.slow
+def test_check_all_ticks_only_what_the_hidden_tests_pass_too(own):
+    # The visible test asks for twice 2, the hidden ones for other numbers, too.
+    written(own, "return same(number) + 2")
+    visible = gradsync(own, "check", "phase1")
+    both = gradsync(own, "check", "phase1", "--all")
+    (own / "phase1/template_trainer.py").write_text("""def double(number):
+    return None if number is None else 2 * number
+""")
+    right = gradsync(own, "check", "phase1/double", "--all")
+
+    assert "✓ double" in visible.stdout
+    assert "The hidden tests, which give the points, check more." in visible.stdout
+    assert "✗ double" in both.stdout
+    assert "gradsync check double --all shows the details" in both.stdout
+    assert "All tests pass, including the hidden tests" in right.stdout
+
+
+@pytest.mark.slow
+def test_a_solution_is_shown_beside_ones_own_after_it_passes(own):
+    written(own, "return same(number) + 2")
+    early = gradsync(own, "solution", "phase1/double")
+    anyway = gradsync(own, "solution", "phase1/double", "--anyway")
+
+    assert early.returncode == 1
+    assert "secret" not in early.stdout
+    assert "Your phase1/double passes" in early.stderr
+    assert "add --anyway" in early.stderr
+    for line in ("return same(number) + 2", "# My helper.", "secret = number"):
+        assert line in anyway.stdout
+    assert "SOLUTION" not in anyway.stdout
+
+
+def test_a_copy_without_solutions_says_so(copy):
+    done = gradsync(copy, "solution", "phase1/double", "--anyway")
+
+    assert done.returncode == 2
+    assert "This copy of the course has no solutions." in done.stderr
+
+
+def test_help_shows_learners_their_commands_only(course, copy, own):
+    staff, learner, alone = (gradsync(at, "--help").stdout for at in (course.root, copy, own))
+
+    assert "Teach a course" in staff
+    assert "Teach a course" not in learner + alone
+    assert " grade " not in learner + alone
+    for command in ("check", "hint", "explain", "train", "trace", "doctor", "review"):
+        assert f" {command} " in learner
+    assert " solution " in staff
+    assert " solution " in alone
+    assert " solution " not in learner
+
+
+@pytest.mark.slow
+def test_a_name_of_two_phases_is_checked_in_both(copy):
+    both = gradsync(copy, "check", "double")
+    hint = gradsync(copy, "hint", "double")
+    one = gradsync(copy, "check", "phase2")
+
+    assert "double is an exercise of phase1 and phase2: checking both." in both.stderr
+    assert both.stdout.count("double") >= 2
+    assert "For phase2: gradsync hint phase2/double" in hint.stderr
+    assert "checking phase1" not in one.stderr

@@ -1,4 +1,4 @@
-"""The visible tests of a release, with those modules of `support` that they import."""
+"""The tests of a release, with those modules of `support` that they import."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gradsync.course.catalogue import Course
+from gradsync.course.catalogue import Audience, Course
 from gradsync.course.support import AVERAGING, SUPPORT, TRACED, TRAINED
 
 
-def visible_tests(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
-    """Return the files of the phases' visible suites, and the modules that they need, by path.
+def tests_of(
+    course: Course, phases: Sequence[str], audiences: Sequence[Audience]
+) -> dict[str, bytes]:
+    """Return the files of the phases' suites, and the modules that they need, by path.
 
-    Modules of `support` that only hidden tests import are left out: they may describe these tests.
+    Without the hidden suites, modules of `support` that only these import are left out, because
+    they may describe hidden tests.
 
     Raises:
-        CourseError: a phase has no visible suite.
+        CourseError: a phase lacks one of these suites.
     """
-    suites = [path for phase in phases for path in _files(course.suite("visible", phase))]
+    suites = [
+        path
+        for audience in audiences
+        for phase in phases
+        for path in _files(course.suite(audience, phase))
+    ]
     standins = [path for phase in phases for path in _files(course.standins(phase))]
     commands = filter(None, (_module(course, name) for name in (TRACED, TRAINED, AVERAGING)))
     needed = {*suites, *standins, *commands}
