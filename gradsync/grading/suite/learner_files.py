@@ -9,6 +9,7 @@ sources crash the compiler.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import cache_from_source
@@ -26,6 +27,7 @@ from gradsync.records import Failure, Observation
 from gradsync.text import full_stop
 
 TIME_LIMIT = 10.0  # seconds; torch itself is already imported
+PROCESSOR_SECONDS = 5.0  # however busy the machine is: several times what large libraries need
 GRADED = {
     "CUDA_VISIBLE_DEVICES": "",  # hides GPUs: the same grade on every machine
     # No DNS query (resolv.conf(5)): TCPStore looks up the name of every address that connects,
@@ -118,14 +120,28 @@ def _load(task: Task, paths: Sequence[Path], launcher: Launcher) -> Loaded:
     failure = observation.failure
     if failure is None:
         return Loaded(stubs=_read(observation.values[0], paths))
-    if len(paths) == 1:
-        [file] = (path.name for path in paths)
-        return Loaded({file: on_import(failure, file)})
-    each = [_load(task, [path], launcher) for path in paths]
+    stopped = paths if len(paths) == 1 else _stopped(failure, paths)
+    each = [_load(task, [path], launcher) for path in paths if path not in stopped]
     return Loaded(
-        {file: failure for one in each for file, failure in one.failures.items()},
+        {path.name: on_import(failure, path.name) for path in stopped}
+        | {file: other for one in each for file, other in one.failures.items()},
         frozenset[str]().union(*(one.stubs for one in each)),
     )
+
+
+def _stopped(failure: Failure, paths: Sequence[Path]) -> list[Path]:
+    """Return the files whose import does not end, if it is known which one has the loop.
+
+    Another import of each of them would take the whole time limit again.
+    """
+    where = (failure.diagnosis.where or "").rpartition(":")[0]
+    found = [path for path in paths if failure.status == "timeout" and path.name == where]
+    for path in found:  # and those that import one of these
+        line = re.compile(rb"^\s*(?:from|import)\s+%s\b" % path.stem.encode(), re.MULTILINE)
+        found += [
+            other for other in paths if other not in found and line.search(other.read_bytes())
+        ]
+    return found
 
 
 def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observation:
@@ -138,6 +154,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
         readable=task.readable,
         environ=task.environ,
         timeout=TIME_LIMIT,
+        processor_seconds=PROCESSOR_SECONDS,
     )
     return observe(load, launcher)
 

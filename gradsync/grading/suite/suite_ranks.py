@@ -28,8 +28,6 @@ from gradsync.records import Observation
 from gradsync.testing.rules import Rule, first_match
 
 TIME_LIMIT = 20.0  # seconds for a test's ranks: 100 times the time of a correct answer
-# For a rank in a visible suite, so that an endless loop is reported soon.
-PROCESSOR_SECONDS = 5.0
 
 
 @pytest.fixture
@@ -46,7 +44,6 @@ def ranks(
     if course is not None:
         root = (submission or course.root).resolve()
         files = LearnerFiles(root, course, phase, config.stash.get(REFUSED, {}))
-    is_visible = course is not None and request.path.parent.parent.name == "visible"
     exercise = exercise_of(test)
     return SuiteRanks(
         get_launcher(config.getoption("--ranks-launcher")),
@@ -54,7 +51,6 @@ def ranks(
         seed=f"{config.getoption('--seed')} {test.name}",
         exercise=exercise,
         budget=config.stash.get(BUDGET, None) if exercise else None,
-        processor_seconds=PROCESSOR_SECONDS if is_visible else math.inf,
     )
 
 
@@ -78,7 +74,6 @@ class SuiteRanks:
     seed: str
     exercise: str = ""
     budget: TimeBudget | None = None  # None: each test has its full time limit
-    processor_seconds: float = math.inf
     seen: list[Observation] = field(default_factory=list)
     stubs: set[str] = field(default_factory=set)  # names without a body in the learner's files
 
@@ -117,7 +112,7 @@ class SuiteRanks:
             inputs=inputs,
             process_group=process_group,
             timeout=self._limit(timeout, promised),
-            processor_seconds=math.inf if may_fail else self.processor_seconds,
+            processor_seconds=math.inf if may_fail else self._processor_seconds(timeout),
             may_fail=tuple(may_fail),
             seed=f"{self.seed}, run {len(self.seen)}",
             **(self.files.settings(probe) if self.files else {}),
@@ -134,6 +129,11 @@ class SuiteRanks:
         if self.budget is None:
             return seconds
         return self.budget.limit(self.exercise, seconds, promised=promised)
+
+    def _processor_seconds(self, seconds: float) -> float:
+        if self.budget is None:
+            return math.inf
+        return self.budget.processor_seconds(self.exercise, seconds)
 
     def _load(self, files: LearnerFiles, task: Task) -> None:
         """Import the learner's files, if no earlier test has.

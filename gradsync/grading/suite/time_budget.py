@@ -16,6 +16,9 @@ import pytest
 
 SECONDS = 40.0  # total of all timeouts of a submission, after which each limit is reduced
 PART = 0.1  # the reduced part of a limit: still ten times the time of a correct answer
+# Of a test's full limit, as processor time of each rank: several times what correct answers use.
+COMPUTING = 0.15
+LEAST_COMPUTING = 1.0  # seconds
 ALLOWED = 2  # timeouts of an exercise, after which its other tests are not run
 
 
@@ -58,6 +61,19 @@ class TimeBudget:
         if own or below:
             return seconds * PART
         return max(seconds * PART, min(seconds, SECONDS - self._numbers[0]))
+
+    def processor_seconds(self, exercise: str, seconds: float) -> float:
+        """Return how much processor time each rank of a test may use.
+
+        Unlike the limit, it does not depend on what other processes do. So it can be short, and an
+        endless loop is found soon.
+
+        Args:
+            exercise: the exercise.
+            seconds: the test's full limit.
+        """
+        looped = self._timeouts(exercise) or any(map(self._timeouts, self._below(exercise)))
+        return max(LEAST_COMPUTING, seconds * COMPUTING * (PART if looped else 1.0))
 
     def _timeouts(self, exercise: str) -> int:
         return int(self._numbers[self._places[exercise]])

@@ -6,7 +6,9 @@ import ast
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from support.probes.printing import printed
@@ -65,16 +67,18 @@ def _asks_for_main(node: ast.stmt) -> bool:
 
 def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any) -> dict[str, Any]:
     """Run the file's body, replace its sampler class, and run the part for programs."""
-    namespace: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    program = ModuleType("__main__")  # dataclasses, pickle and others look for the running module
+    namespace = vars(program)
+    namespace["__file__"] = str(path)
     shares: list[list[Any]] = []
     error: list[str] = []
     raised: list[str] | None = None
     sys.argv = [str(path)]
-    with printed() as lines:
+    with printed() as lines, _as_main(program):
         try:
-            exec(compile(body, str(path), "exec"), namespace)
+            exec(compile(body, str(path), "exec", dont_inherit=True), namespace)
             namespace[name] = _sampler(namespace[name], sharing, shares)
-            exec(compile(last, str(path), "exec"), namespace)
+            exec(compile(last, str(path), "exec", dont_inherit=True), namespace)
         except NotImplementedError:
             raise
         except (Exception, SystemExit) as problem:  # noqa: BLE001 - it may report wrong shares
@@ -82,6 +86,16 @@ def _run(path: Path, body: ast.Module, last: ast.Module, name: str, sharing: Any
             if isinstance(problem, Exception):
                 raised = [*error, _line_of(problem, path)]
     return {"lines": lines + error, "raised": raised, "shares": shares}
+
+
+@contextmanager
+def _as_main(program: ModuleType) -> Iterator[None]:
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = program
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 def _line_of(problem: Exception, path: Path) -> str:

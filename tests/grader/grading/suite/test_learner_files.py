@@ -4,6 +4,7 @@ import pytest
 from small_course import PLAIN_SUITE, write_course
 
 from gradsync.grading.grade import grade
+from gradsync.grading.suite import learner_files
 from gradsync.grading.suite.import_probe import stubs
 from gradsync.submission import Submission
 
@@ -50,6 +51,32 @@ def test_an_endless_import_times_out_once(course, monkeypatch):
     assert {verdict.status for verdict in seen} == {"timeout"}
     assert "the import does not end. It is still at template_trainer.py:" in seen[0].message
     assert min(verdict.seconds for verdict in seen) < 1.0  # the last test does not wait again
+
+
+def test_an_import_of_a_file_with_a_loop_is_not_tried_again(monkeypatch, tmp_path):
+    course = write_course(tmp_path, PLAIN_SUITE)
+    entries = (course.root / "phase1/exercises.toml").read_text()
+    other = entries.replace("double", "halve").replace("template_trainer", "template_data_loader")
+    (course.root / "phase1/exercises.toml").write_text(entries + other)
+    monkeypatch.setattr("gradsync.grading.suite.learner_files.PROCESSOR_SECONDS", 0.5)
+    runs = []
+    plain = learner_files._observe
+    monkeypatch.setattr(
+        learner_files, "_observe", lambda *given: runs.append(given[1]) or plain(*given)
+    )
+    submission = Submission(
+        "ada",
+        {
+            "phase1/template_data_loader.py": b"while True:\n    pass\n",
+            "phase1/template_trainer.py": b"from template_data_loader import x\n",
+        },
+    )
+
+    seen = grade(submission, course, phases=["phase1"], seed=1, parallel=1).verdicts
+
+    assert len(runs) == 1
+    assert "template_trainer.py can't be imported: the import does not end." in seen[0].message
+    assert "It is still at template_data_loader.py:" in seen[0].message
 
 
 @pytest.mark.parametrize(
