@@ -46,7 +46,7 @@ def nbgrade_command(
         from gradsync.nbgrader.nbgrade import nbgrade
     except ModuleNotFoundError as missing:
         raise SubmissionError(
-            f"{missing.name} is not installed. Run `pip install 'gradsync[notebooks]'`."
+            f"{missing.name} is not installed. Run `pip install 'gradsync[classes]'`."
         ) from None
     count = jobs or available_cores()
     outcomes = nbgrade(course_folder, assignment, jobs=count, seed=seed, fresh=fresh)
