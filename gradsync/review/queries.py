@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from gradsync.review.flow.conditions import facts_of
 from gradsync.review.flow.program import Program
@@ -183,6 +184,18 @@ def models_of(value: Value) -> set[Thing]:
 def classes_in(source: Source) -> Iterator[ast.ClassDef]:
     """Yield the classes of a file."""
     return (node for node in source.nodes if isinstance(node, ast.ClassDef))
+
+
+def source_of(program: Program, node: ast.AST) -> Source | None:
+    """Return the file that contains a node."""
+    return next((source for source in program.sources if node in source.node_set), None)
+
+
+def place(program: Program, step: Step, node: ast.AST) -> str:
+    """Return "line 3", or "train.py:3" if the node is not in the file of the call."""
+    line, source = getattr(node, "lineno", 0), source_of(program, node)
+    elsewhere = source is not None and source is not step.source
+    return f"{Path(source.path).name}:{line}" if source and elsewhere else f"line {line}"
 
 
 def all_ranks_join(step: Step) -> bool:

@@ -56,6 +56,11 @@ class Source:
         return list(ast.walk(self.tree))
 
     @cached_property
+    def node_set(self) -> set[ast.AST]:
+        """All nodes of the tree, to search in."""
+        return set(self.nodes)
+
+    @cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """All functions and methods, outer ones first."""
         return [n for n in self.nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]

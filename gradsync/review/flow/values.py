@@ -288,7 +288,7 @@ class Step:
 
 def either(one: Value, other: Value) -> Value:
     """Return a value that may be either of these two."""
-    if one is other or one == other:
+    if one is other or (one == other and not one.parts and not other.parts):
         return one
     same_const = one.const is other.const or (
         type(one.const) is type(other.const) and one.const == other.const
@@ -298,11 +298,18 @@ def either(one: Value, other: Value) -> Value:
         tags=_tags_of_either(one, other),
         const=one.const if same_const else UNKNOWN,
         path=one.path if one.path == other.path else "",
-        parts=one.parts if len(one.parts) >= len(other.parts) else other.parts,
+        parts=_parts_of_either(one, other),
         keys=one.keys if len(one.parts) >= len(other.parts) else other.keys,
         code=one.code or other.code,
         maybe=one.maybe or other.maybe or bool(one.things) != bool(other.things),
     )
+
+
+def _parts_of_either(one: Value, other: Value) -> tuple[Value, ...]:
+    """Return the parts of either; of two tuples such as `0, 1` and `rank, size`, part by part."""
+    if len(one.parts) == len(other.parts) and one.keys == other.keys:
+        return tuple(either(a, b) for a, b in zip(one.parts, other.parts, strict=True))
+    return one.parts if len(one.parts) >= len(other.parts) else other.parts
 
 
 def _tags_of_either(one: Value, other: Value) -> frozenset[str]:

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from gradsync.review.findings import Hit, any_part, at, rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.project import Source
 from gradsync.review.flow.torch_api import METHODS
 from gradsync.review.flow.values import (
     CLOCK,
@@ -38,6 +37,8 @@ from gradsync.review.queries import (
     is_wrapped,
     mentions,
     models_of,
+    place,
+    source_of,
 )
 
 _ROOTS = {  # the position and the name of the rank that sends or receives
@@ -46,12 +47,8 @@ _ROOTS = {  # the position and the name of the rank that sends or receives
 }  # fmt: skip
 
 
-def _because_of(guard: Guard) -> str:
-    return f"Because of the condition in line {_line(guard)},"
-
-
-def _line(guard: Guard) -> int:
-    return getattr(guard.node, "lineno", 0)
+def _because_of(program: Program, step: Step, guard: Guard) -> str:
+    return f"Because of the condition in {place(program, step, guard.node)},"
 
 
 def _name(step: Step) -> str:
@@ -115,7 +112,7 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _done_elsewhere(program, step, guard):
             continue
-        where = f"{_because_of(guard)} only some ranks "
+        where = f"{_because_of(program, step, guard)} only some ranks "
         if forward:
             yield at(
                 step,
@@ -198,8 +195,8 @@ def updated_on_some_ranks(program: Program) -> Iterator[Hit]:
             what = "learning rates" if kind == "scheduler" else "models"
             yield at(
                 step,
-                f"{_because_of(guard)} only some ranks do this. From here on, the ranks have "
-                f"different {what}: averaged gradients don't make them equal again.",
+                f"{_because_of(program, step, guard)} only some ranks do this. From here on, the "
+                f"ranks have different {what}: averaged gradients don't make them equal again.",
             )
 
 
@@ -279,7 +276,7 @@ def left_before(program: Program) -> Iterator[Hit]:
         if guard is not None and not _joined_elsewhere(program, step, guard):
             yield at(
                 step,
-                f"Some ranks leave in the branch of line {_line(guard)} and "
+                f"Some ranks leave in the branch of {place(program, step, guard.node)} and "
                 f"never call `{_name(step)}`. The other ranks wait in it for them.",
             )
     yield from _loops_left_by_ranks(program)
@@ -324,7 +321,7 @@ def depends_on_samples(program: Program) -> Iterator[Hit]:
             what = "the all-reduce of `backward`" if backward else f"`{_name(step)}`"
             yield at(
                 step,
-                f"The condition in line {_line(guard)} depends on this rank's own "
+                f"The condition in {place(program, step, guard.node)} depends on this rank's own "
                 f"{_cause(guard.value)}. If it differs between ranks, some of them wait forever in "
                 f"{what}.",
             )
@@ -345,16 +342,12 @@ def _skipped_without_memory(program: Program) -> Iterator[Hit]:
                 seen.add(handler)
                 yield Hit(
                     handler,
-                    _source_of(program, handler),
+                    source_of(program, handler) or program.source,
                     "A rank that runs out of memory skips `backward`. The other ranks wait in its "
                     "all-reduce, which this rank then joins with its next batch.",
                     "End the program, or use a smaller batch on all ranks.",
                     step.function,
                 )
-
-
-def _source_of(program: Program, node: ast.AST) -> Source:
-    return next((s for s in program.sources if node in s.nodes), program.source)
 
 
 def _raises(body: list[ast.stmt]) -> bool:

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step
-from gradsync.review.queries import argument_node, mentions, surely_on_every_rank
+from gradsync.review.queries import (
+    argument_node,
+    mentions,
+    on_several_machines,
+    surely_on_every_rank,
+)
 
 _INDEXED = re.compile(r"^(cuda|xpu):\d+$")
 _PINS = (
@@ -64,6 +69,7 @@ def rank_as_device(program: Program) -> Iterator[Hit]:
                 step,
                 "This is the rank among all ranks. With several machines, the ranks of the second "
                 "machine get numbers of GPUs that it does not have.",
+                sure=on_several_machines(program),
             )
             return
 

@@ -136,12 +136,9 @@ def races_for_a_folder(program: Program) -> Iterator[Hit]:
 )
 def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find downloads that all ranks make into the same folder."""
-    first: set[str] = set()  # the downloads that one rank has made before
+    first = {step.path for step in program.parent}  # what one process has downloaded before
     for step in program.steps:
-        downloads = step.path.endswith(_DOWNLOADS) or (
-            step.path.startswith("torchvision.datasets.") and is_true(step.kwargs.get("download"))
-        )
-        if not downloads:
+        if not _downloads(step):
             continue
         if not surely_on_every_rank(step):
             first.add(step.path)
@@ -152,6 +149,11 @@ def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
                 "that another one is still writing.",
             )
             return  # the downloads of other parts of the data are the same mistake
+
+
+def _downloads(step: Step) -> bool:
+    torchvisions = step.path.startswith("torchvision.datasets.")
+    return step.path.endswith(_DOWNLOADS) or (torchvisions and is_true(step.kwargs.get("download")))
 
 
 @rule(

@@ -20,6 +20,7 @@ _MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu"
     topic="the model is ready before it is wrapped",
     remedy="Move and convert the model first, then wrap it.",
     applies=any_part,
+    kind="possible mistake",
 )
 def changed_after_wrapping(program: Program) -> Iterator[Hit]:
     """Find wrapped models that are moved to a device, or get a new type or new layers."""

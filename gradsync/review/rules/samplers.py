@@ -17,7 +17,6 @@ from gradsync.review.queries import (
     has_mesh,
     is_false,
     mentions,
-    on_several_machines,
     sampler_of,
     training_loops,
 )
@@ -246,6 +245,7 @@ def _evens_out(part: ast.AST) -> bool:
     topic="each rank has its own samples",
     remedy="Pass the rank among all ranks: `dist.get_rank()`, or RANK instead of LOCAL_RANK.",
     applies=any_part,
+    kind="possible mistake",
 )
 def local_rank_as_rank(program: Program) -> Iterator[Hit]:
     """Find local ranks that are used as the rank among all ranks."""
@@ -259,7 +259,6 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The sampler gets the local rank, which counts from 0 on each machine: on several "
                 "machines, some ranks read the same samples, and other samples are never read.",
-                sure=on_several_machines(program),
             )
     for step in program.starts:
         rank = step.kwargs.get("rank")
@@ -268,5 +267,4 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The process group gets the local rank, which counts from 0 on each machine: on "
                 "several machines, two processes have the same rank, and the start hangs.",
-                sure=on_several_machines(program),
             )

@@ -509,6 +509,32 @@ pair = dist.new_group([0, 1])
 if dist.get_rank() in (0, 1):
     DistributedDataParallel(nn.Linear(2, 1), process_group=pair)(torch.ones(1, 2)).sum().backward()
 """,
+    "DDP014: a rank from a function that also serves one process": """
+def begin():
+    if len(sys.argv) < 2:
+        return 0, 1
+    dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+rank, size = begin()
+model = DistributedDataParallel(nn.Linear(2, 1))
+for epoch in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    if rank == 0:
+        print(epoch)
+""",
+    "DDP010: one process downloads before it starts the ranks": """
+from torchvision.datasets import MNIST
+
+def work(rank, size):
+    dist.init_process_group("gloo", f"file://{sys.argv[1]}", rank=rank, world_size=size)
+    data = MNIST("data", download=True)
+    DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+MNIST("data", download=True)
+torch.multiprocessing.spawn(work, args=(2,), nprocs=2)
+""",
     "DDP017: a time that the ranks agree on": """
 import time
 dist.init_process_group("gloo")

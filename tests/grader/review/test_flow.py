@@ -338,3 +338,20 @@ def test_a_column_counts_characters():
     found = review_text(START + body, "script.py").findings
 
     assert [f.column for f in found] == [len("    'éé'; ") + 1]
+
+
+def test_a_condition_in_another_file_is_named_with_its_file(tmp_path):
+    (tmp_path / "helper.py").write_text(
+        "import torch.distributed as dist\n\ndef check():\n    dist.barrier()\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch.distributed as dist\nfrom helper import check\n"
+        "dist.init_process_group('gloo')\nif dist.get_rank() == 0:\n    check()\n"
+        "dist.destroy_process_group()\n"
+    )
+
+    (found,) = review([script]).findings
+
+    assert (found.path, found.line) == (str(tmp_path / "helper.py"), 4)
+    assert "the condition in train.py:4," in found.reason

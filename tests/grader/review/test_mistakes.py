@@ -162,22 +162,12 @@ class Trainer:
     def __init__(self):
         dist.init_process_group("nccl")
         self.rank = dist.get_rank()
+        print("on", os.environ["SLURM_NODELIST"])
         torch.cuda.set_device(self.rank)
         self.model = DistributedDataParallel(nn.Linear(2, 1).cuda())
         self.model(torch.ones(1, 2)).sum().backward()
 
 Trainer()
-""",
-    ),
-    "a sampler of the ranks of a machine": (
-        "DDP007",
-        BEGIN
-        + MODEL
-        + """
-local, nnodes = int(os.environ["LOCAL_RANK"]), int(sys.argv[1])
-sampler = DistributedSampler(data, nnodes * torch.cuda.device_count(), local, shuffle=False)
-for (x,) in DataLoader(data, sampler=sampler):
-    model(x).sum().backward()
 """,
     ),
     "an endless generator of batches": (
