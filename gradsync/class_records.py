@@ -56,7 +56,8 @@ class Facts:
     notes: tuple[str, ...] = ()
     counts: bool = True  # False: a later download no longer has this attempt
     graded: bool = False  # it has, or had, a report
-    key: str = ""  # the learner's id in the download
+    platform: str = ""  # "canvas", "moodle" or "gradescope", if the download is from there
+    key: str = ""  # the learner's id there
     uploads: tuple[str, ...] = ()  # the names in the download that it consists of
     group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 
@@ -99,8 +100,10 @@ class Result:
     download_notes: tuple[str, ...] = ()  # the part of the notes that comes from the download
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
+    seed: int | None = None  # of the tests' random inputs
     total: tuple[Override, ...] = ()  # corrections of the total, and comments on it
-    key: str = ""  # the learner's id in the download
+    platform: str = ""  # "canvas", "moodle" or "gradescope", if the download is from there
+    key: str = ""  # the learner's id there
     uploads: tuple[str, ...] = ()  # the names in the download that it consists of
     group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 

@@ -12,4 +12,7 @@ Format = Literal[
     "moodle",
     "junit",
     "similarity",
+    "canvas-feedback",
+    "moodle-feedback",
+    "mail",
 ]

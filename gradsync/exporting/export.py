@@ -14,6 +14,14 @@ from gradsync.course.release.update import write_atomically
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting import Format
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+from gradsync.exporting.feedback import (
+    PAGE,
+    Feedback,
+    Pages,
+    canvas_feedback,
+    mailbox,
+    moodle_feedback,
+)
 from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.classes.results import read_class
 from gradsync.grading.store import GRADEBOOK, GradeStore, folder_name
@@ -32,6 +40,11 @@ from gradsync.submission import submission_name
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
+FEEDBACK: dict[str, tuple[str, Callable[[ClassResults, Pages], Feedback]]] = {
+    "canvas-feedback": (".zip", canvas_feedback),
+    "moodle-feedback": (".zip", moodle_feedback),
+    "mail": (".mbox", mailbox),
+}
 EXPORTS = "exports"  # in the folder of grades
 AUTOGRADER, IMAGE = "autograder.zip", "image"
 SHEETS: dict[str, Callable[[ClassResults, str], Sheet]] = {
@@ -50,6 +63,8 @@ class Exported:
     not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
     warnings: tuple[str, ...] = ()  # on overrides.csv, and on learners that roster.csv lacks
     unchanged: tuple[str, ...] = ()  # submissions with only the templates
+    without_address: tuple[str, ...] = ()  # submissions whose report can't be returned
+    scaled: str = ""  # a sentence on scores that were scaled to the platform's maximum
 
 
 def export(
@@ -85,7 +100,7 @@ def export(
     data = read_class(GradeStore(out), course)
     target = into or out / EXPORTS / to
     if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
-        write_atomically(target, gradescope_autograder(course, _phases(data, course)))
+        write_atomically(target, gradescope_autograder(course, _phases(data, course), data.seed))
         return Exported((target,))
     _check_is_graded(data, out)
     if data.stale and not anyway:
@@ -93,7 +108,11 @@ def export(
             f"{counted(len(data.stale), 'submission')} were graded with other tests than the "
             f"latest ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
         )
-    if to in SHEETS:
+    if to in FEEDBACK:
+        ending, render = FEEDBACK[to]
+        path = target if into else target.with_suffix(ending)
+        written = _feedback(data, render, GradeStore(out), path)
+    elif to in SHEETS:
         written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
     elif to == "junit":
         path = target if into else target.with_suffix(".xml")
@@ -146,7 +165,19 @@ def _sheet(
     except (UnicodeDecodeError, NotASheet) as problem:
         raise UnusableInput(f"{path} can't be filled in. {problem}") from None
     write_atomically(path, sheet.text.encode())
-    return Exported((path,), not_in_file=sheet.not_in_file)
+    return Exported((path,), not_in_file=sheet.not_in_file, scaled=sheet.scaled)
+
+
+def _feedback(
+    data: ClassResults,
+    render: Callable[[ClassResults, Pages], Feedback],
+    store: GradeStore,
+    path: Path,
+) -> Exported:
+    """Write the reports of the learners into one file."""
+    made = render(data, lambda result: store.read_text(f"{result.folder}/{PAGE}") or "")
+    write_atomically(path, made.content)
+    return Exported((path,), without_address=made.left_out)
 
 
 def _each(
@@ -172,10 +203,10 @@ def _each(
     paths = [target]
     if to == "gradescope":
         paths.append(target / AUTOGRADER)
-        write_atomically(paths[1], gradescope_autograder(course, _phases(data, course)))
+        write_atomically(paths[1], gradescope_autograder(course, _phases(data, course), data.seed))
     elif to == "prairielearn":
         paths.append(target / IMAGE)
-        for name, content in prairielearn_image(course, _phases(data, course)).items():
+        for name, content in prairielearn_image(course, _phases(data, course), data.seed).items():
             write_atomically(paths[1] / name, content)
     return Exported(tuple(paths))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from gradsync.nbgrader.marking import Marking, MarkingTask, Submitted, mark, sto
 from gradsync.nbgrader.rebuilding import Notebook
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import SubmissionError
+from gradsync.submission.contents import listing
+from gradsync.text import listed, verb
 
 DONE = ".autograded.json"  # in the store: which submissions nbgrader has autograded
 KILLED = "the process that graded it was killed. If memory ran out, use a smaller --jobs."
@@ -46,7 +48,13 @@ class AutogradeOutcome:
 
 
 def nbgrade(
-    folder: Path, assignment: str, *, jobs: int, seed: int | None = None, fresh: bool = False
+    folder: Path,
+    assignment: str,
+    *,
+    jobs: int,
+    seed: int | None = None,
+    fresh: bool = False,
+    students: Sequence[str] = (),
 ) -> Iterator[AutogradeOutcome]:
     """Autograde an assignment of an nbgrader course; yield the outcome for each learner.
 
@@ -56,9 +64,10 @@ def nbgrade(
         jobs: how many learners are graded at a time.
         seed: the seed of the tests' random inputs; None uses the assignment's kept seed.
         fresh: grade unchanged submissions too.
+        students: grade these learners only; by default all.
 
     Raises:
-        SubmissionError: the course or assignment does not exist, or has no submissions.
+        SubmissionError: the course or assignment does not exist, or has no such submissions.
         FolderInUse: another run is active.
         GraderError: the course requires a sandbox, but this machine has none.
     """
@@ -69,6 +78,13 @@ def nbgrade(
     with _inside(folder):
         nbcourse = NbCourse(assignment)
         submissions = nbcourse.submissions()
+        if unknown := sorted(set(students) - set(submissions)):
+            raise SubmissionError(
+                f"There is no submission of {listed(unknown)} for {assignment}. Use the name of a "
+                "folder of submissions."
+            )
+        if students:
+            submissions = {student: submissions[student] for student in students}
         course = find_course(nbcourse.root)
         if nbcourse.sandboxed:
             _check_sandbox(course)
@@ -107,7 +123,9 @@ class _Class:
         scored = self._nbcourse.scored()
         tasks = []
         for student, folder in submissions.items():
-            if student in scored and self._is_done(student, folder, digests[student]):
+            if problem := self._not_found(folder):
+                yield AutogradeOutcome(student, "failed", self._total, problem=problem)
+            elif student in scored and self._is_done(student, folder, digests[student]):
                 yield AutogradeOutcome(student, "unchanged", self._total, *scored[student])
             else:
                 tasks.append(MarkingTask(student, self._marking, self._submitted(folder)))
@@ -148,6 +166,24 @@ class _Class:
     def _set_done(self, student: str, digest: str) -> None:
         self._done[student] = digest
         self._store.write(DONE, json.dumps(self._done))
+
+    def _not_found(self, folder: Path) -> str:
+        """Return why a folder's notebooks can't be the assignment's, "" if they can.
+
+        nbgrader gives a missing notebook 0 points, so a notebook with another name would get none.
+        """
+        absent = [f"{name}.ipynb" for name in self._notebooks]
+        absent = [name for name in absent if not (folder / name).is_file()]
+        others = {path.name for path in folder.glob("*.ipynb")} - {
+            f"{name}.ipynb" for name in self._notebooks
+        }
+        if not absent or (len(absent) < len(self._notebooks) and not others):
+            return ""
+        has = f"it has {listing(others)}" if others else "it has no notebook"
+        return (
+            f"{listing(absent)} {verb(absent, 'is', 'are')} not in {folder.name}: {has}. Rename or "
+            "add the notebook, and run the same command again"
+        )
 
     def _submitted(self, folder: Path) -> tuple[Submitted, ...]:
         """Return the submitted notebooks; nbgrader gives missing ones no points."""

@@ -245,6 +245,7 @@ class Row:
             parts.append(counted(self.overrides, "override"))
         if result.points_lost > 0:
             parts.append(f"late: {self.charged}")
+        parts += ["graded without a sandbox"] * (not result.sandboxed)
         return ", ".join([*parts, *result.download_notes])
 
 

@@ -86,6 +86,9 @@ def export_command(
 ) -> None:
     """Write grades for Canvas, Moodle, Gradescope and other systems.
 
+    `canvas-feedback` and `moodle-feedback` write the zip of reports that these systems take;
+    `mail` writes a mailbox with a message for each person of the roster. Nothing is sent.
+
     [dim]gradsync export week3 --to canvas[/]                        week3/exports/canvas.csv
     [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
     [dim]gradsync export week3 --to gradescope --into grader.zip[/]  an autograder to upload
@@ -104,9 +107,12 @@ def _show_left_out(exported: Exported) -> None:
         (exported.without_score, submission, "without a score, so none is written"),
         (exported.missing, person, "on the roster handed in nothing, so no score is written"),
         (exported.not_in_file, submission, "not in the downloaded file, so no score is written"),
+        (exported.without_address, submission, "whose report has no address, or no upload there"),
         (exported.unchanged, submission, "not compared: missing files or unchanged templates"),
     ):
         if names:
             print(f"{counted(len(names), *noun)} {what}: {listing(names)}")
+    if exported.scaled:
+        print(exported.scaled)
     for warning in exported.warnings:
         say(warning)

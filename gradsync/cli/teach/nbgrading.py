@@ -29,6 +29,10 @@ def nbgrade_command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Learners at a time. Default: one for each core.")
     ] = None,
+    student: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Grade this learner only. May be repeated."),
+    ] = None,
     seed: Seed = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Grade unchanged submissions again.")
@@ -41,6 +45,7 @@ def nbgrade_command(
 
     [dim]gradsync nbgrade notebooks/nbgrader phase1[/]             all learners
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --jobs 8[/]    eight at a time
+    [dim]gradsync nbgrade notebooks/nbgrader phase1 --student ada[/]  one of them
     """
     try:
         from gradsync.nbgrader.nbgrade import nbgrade
@@ -49,7 +54,9 @@ def nbgrade_command(
             f"{missing.name} is not installed. Run `pip install 'gradsync[classes]'`."
         ) from None
     count = jobs or available_cores()
-    outcomes = nbgrade(course_folder, assignment, jobs=count, seed=seed, fresh=fresh)
+    outcomes = nbgrade(
+        course_folder, assignment, jobs=count, seed=seed, fresh=fresh, students=student or ()
+    )
     try:
         _show_outcomes(outcomes)
     except KeyboardInterrupt:

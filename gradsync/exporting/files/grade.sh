@@ -14,12 +14,13 @@ python=${PYTHON:-python3}
 grades=$(mktemp -d)
 trap 'rm -rf "$grades"' EXIT
 
-options=()
+# All runs of the autograder use one seed, so that a learner who hands in again gets the same inputs.
+options=(--seed "$(cat ../seed.txt)")
 if ! "$python" -m gradsync.exporting.probe; then
   options+=(--unsafe-no-sandbox)
 fi
 # The submission becomes the only one of a class. So a submission without the course's files also gets
 # a result: unreadable.
 mkdir "$grades/class" && cp -R "$submission" "$grades/class/submission" || exit 3
-"$python" -m gradsync grade "$grades/class" --out "$grades/out" ${options[@]+"${options[@]}"} || exit
+"$python" -m gradsync grade "$grades/class" --out "$grades/out" "${options[@]}" || exit
 "$python" -m gradsync export "$grades/out" --to "$format" --into "$results"

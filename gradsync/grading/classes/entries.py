@@ -189,6 +189,7 @@ def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
         attempts=count,
         notes=each.notes,
         key="" if each.key.startswith(NAME) else each.key,
+        platform=each.platform,
         uploads=tuple(carriable(path.name) for path in each.members),
         group=each.group,
     )

@@ -204,6 +204,7 @@ class ClassReader:
             notes=(*facts.notes, *report.notes),
             download_notes=facts.notes,
             folder=folder,
+            platform=facts.platform,
             key=facts.key,
             uploads=facts.uploads,
             group=facts.group,
@@ -241,6 +242,7 @@ class ClassReader:
             days_charged=days_charged(late),
             points_lost=finite(lost),
             sandboxed=report.sandboxed,
+            seed=report.seed,
             total=total,
             notes=(*result.notes, *(f"missing: {phase}" for phase in absent)),
         )

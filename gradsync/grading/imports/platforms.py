@@ -54,6 +54,7 @@ class HandedIn:
 
     source: Path | Mapping[str, Path]  # a folder or an archive; or single files by name
     learner: str  # a name for the gradebook
+    platform: str = ""  # "canvas", "moodle" or "gradescope"
     key: str = ""  # the same for all attempts of a learner; "": there is only this one
     names: tuple[str, ...] = ()  # ids, addresses or names that a roster may have for the learner
     moment: datetime | None = None  # when it was handed in, with a time zone
@@ -86,6 +87,7 @@ def from_canvas(paths: Iterable[Path]) -> Iterator[HandedIn]:
         yield HandedIn(
             source=files,
             learner=learner,
+            platform="canvas",
             key=user,
             names=(user, learner),
             attempt=int(last["upload"] or 0),
@@ -109,6 +111,7 @@ def from_moodle(paths: Iterable[Path]) -> Iterator[HandedIn]:
         yield HandedIn(
             source=work.get("") or work or {"onlinetext.html": pages[0]},
             learner=learner,
+            platform="moodle",
             key=number,
             names=(number, learner),
             notes=tuple(filter(None, map(text_note, pages))),
@@ -181,6 +184,7 @@ def _of_members(source: Path, row: dict[str, Any]) -> Iterator[HandedIn]:
         yield HandedIn(
             source=source,
             learner=name,
+            platform="gradescope",
             key=next(iter(known), name),
             names=(*known, name),
             moment=_in_utc(moment) if isinstance(moment, datetime) else None,

@@ -16,6 +16,7 @@ from gradsync.text import listed
 
 HEADER = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
 POINTS_POSSIBLE = "    Points Possible"
+KIND = "a gradebook that Canvas exported"
 ASSIGNMENT = re.compile(r"(.*\S)\s*\((\d+)\)")  # "Title (id)"
 
 
@@ -40,20 +41,44 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
 
 def _row(result: Result) -> list[str]:
     person = result.person
+    own = result.key if result.platform == "canvas" else ""
     if person is None:
-        return [cell(result.submission), "", "", "", "", sheets.score_cell(result)]
-    known = (person.name or result.submission, "", person.id, person.email, person.section)
+        return [cell(result.submission), own, "", "", "", sheets.score_cell(result)]
+    known = (person.name or result.submission, own, person.id, person.email, person.section)
     return [*map(cell, known), sheets.score_cell(result)]
 
 
 def _filled(data: ClassResults, previous: str) -> Sheet:
-    header, rows = sheets.read(previous, HEADER[:2], "a gradebook that Canvas exported")
+    """Fill in a file by the places of its columns: their names depend on the language."""
+    table = sheets.read(previous, KIND)
+    header = table.header
+    if len(header) < 3 or "ID" not in header[1].upper().split():
+        raise sheets.refuse(KIND, "its second column is not the ID of Canvas")
     column = header.index(_assignment(header, data.title))
-    learners = [dict(zip(header, row, strict=True)) for row in rows]
-    found = sheets.matched(data, learners, ("SIS User ID", "SIS Login ID", "ID", "Student"))
+    # Rows whose name is empty or begins with spaces are not learners; one has the maximum.
+    about = [row[column] for row in table.rows if not row[0].strip() or row[0].startswith(" ")]
+    most = next((text for text in about if sheets.number_of(text)), "")
+    learners = [row for row in table.rows if row[0].strip() and not row[0].startswith(" ")]
+    sis = [number for number, name in enumerate(header) if re.search(r"\bSIS\b", name)][:2]
+    keys = (sheets.id_of, sheets.login_of)
+    found = sheets.matched(
+        data,
+        [
+            ([row[1] for row in learners], _canvas_id),
+            *(([row[at] for row in learners], key) for at, key in zip(sis, keys, strict=False)),
+            ([sheets.words(row[0]) for row in learners], sheets.names_of),
+        ],
+    )
     for number, result in found.items():
-        rows[number][column] = sheets.score_cell(result) or rows[number][column]
-    return Sheet(sheets.write(header, rows), sheets.not_among(data, found.values()))
+        row = learners[number]
+        row[column] = sheets.scaled_cell(result, most) or row[column]
+    scored = [result for result in found.values() if result.score is not None]
+    scaled = sheets.scaled_text(scored, [most] * len(scored))
+    return Sheet(table.text(), sheets.not_among(data, found.values()), scaled)
+
+
+def _canvas_id(result: Result) -> list[str]:
+    return [result.key] if result.platform == "canvas" else []
 
 
 def _assignment(header: list[str], title: str) -> str:
@@ -61,6 +86,8 @@ def _assignment(header: list[str], title: str) -> str:
     if title in header:
         return title
     columns = {name: match[1] for name in header if (match := ASSIGNMENT.fullmatch(name))}
+    if not columns:
+        raise sheets.refuse(KIND, "it has no column of an assignment")
     same = [name for name, plain in columns.items() if plain == title]
     if len(same) == 1 or len(columns) == 1:
         return (same or list(columns))[0]

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from gradsync.class_records import Result
-from gradsync.reports.exports.lines import Line, lines_of, summary_of
+from gradsync.reports.exports.lines import NO_SANDBOX, Line, lines_of, summary_of
 from gradsync.reports.text import finite
 
 
@@ -27,9 +27,25 @@ def render(result: Result) -> str:
         "stdout_visibility": "hidden",
         "tests": [_test(number, line) for number, line in enumerate(lines_of(result), 1)],
     }
+    if result.seed is not None:
+        content["extra_data"] = {"seed": result.seed}
+    if not result.sandboxed:  # only staff see a hidden test
+        content["tests"].append(_for_staff(NO_SANDBOX))
     if result.seconds is not None:
         content["execution_time"] = finite(result.seconds)
     return json.dumps(content, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def _for_staff(text: str) -> dict[str, Any]:
+    return {
+        "name": "For staff",
+        "score": 0.0,
+        "max_score": 0.0,
+        "status": "passed",
+        "output": text,
+        "output_format": "text",
+        "visibility": "hidden",
+    }
 
 
 def _test(number: int, line: Line) -> dict[str, Any]:

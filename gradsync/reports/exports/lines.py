@@ -10,7 +10,7 @@ from gradsync.class_records import ExerciseResult, Result
 from gradsync.records import Verdict
 from gradsync.reports.corrections import charged_text, correction_text
 from gradsync.reports.text import finite, printable
-from gradsync.text import counted
+from gradsync.text import counted, full_stop
 
 LineStatus = Literal["passed", "failed", "error"]
 NO_SANDBOX = (
@@ -44,7 +44,7 @@ def lines_of(result: Result) -> list[Line]:
 
 
 def summary_of(result: Result) -> str:
-    """Return facts about the result as a whole, one on each line: lateness, notes, sandbox."""
+    """Return facts about the result as a whole, one on each line: lateness, corrections, notes."""
     facts = []
     if result.status == "missing":
         facts.append("Nothing was handed in.")
@@ -59,10 +59,22 @@ def summary_of(result: Result) -> str:
     facts += [correction_text(each) for each in result.total]
     if result.attempt is not None and result.attempts > 1:
         facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
-    if not result.sandboxed:
-        facts.append(NO_SANDBOX)
     notes = [note.removeprefix("unreadable: ") for note in result.notes]
     return "\n".join(printable(fact) for fact in (*facts, *notes))
+
+
+def next_step(result: Result) -> str:
+    """Return what to correct first: the mistake, its line and the command for a hint; or ""."""
+    lost = {each.exercise for each in result.exercises if each.points < each.max_points}
+    failing = (test for test in result.tests if test.diagnosis and test.exercise in lost)
+    test = next(failing, None) if result.status == "graded" else None
+    if test is None or test.diagnosis is None:
+        return ""
+    where = f" at {printable(test.diagnosis.where)}" if test.diagnosis.where else ""
+    name = test.exercise.rpartition("/")[2]
+    text = " ".join(printable(test.diagnosis.explanation).split())
+    code = "" if test.status == "unfinished" else f" ({test.diagnosis.code}{where})"
+    return f"Begin with {name}{code}: {full_stop(text)} For a hint: gradsync hint {test.exercise}"
 
 
 def whole_points(

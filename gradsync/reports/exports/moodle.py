@@ -1,15 +1,20 @@
 """Render the offline grading worksheet of a Moodle assignment, or fill in a downloaded one.
 
-Moodle reads a learner's number from `Identifier`, and finds the columns by their English names. It
-skips grades that were changed in Moodle after `Last modified (grade)`.
+Moodle reads a learner's number from the first column, `Identifier`, and skips grades that were
+changed in Moodle after `Last modified (grade)`. The columns' names are in the language of the user,
+so a downloaded worksheet is understood by the order of its columns and by their content: the
+identifier, the name, ..., the grade, the maximum, ..., the times of changes, the comment.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from gradsync.class_records import ClassResults, Result
 from gradsync.reports.exports import sheets
-from gradsync.reports.exports.lines import lines_of, summary_of
-from gradsync.reports.exports.sheets import Sheet
+from gradsync.reports.exports.lines import lines_of, next_step, summary_of
+from gradsync.reports.exports.sheets import Sheet, Table
 from gradsync.reports.gradebook import cell
 from gradsync.reports.text import amount
 
@@ -20,6 +25,8 @@ HEADER = (
     *("Grade can be changed", MODIFIED, FEEDBACK),
 )
 PARTICIPANT = "Participant "
+ID_NUMBER = "ID number"
+KIND = "a worksheet of Moodle"
 
 
 def render(data: ClassResults, previous: str = "") -> Sheet:
@@ -42,6 +49,8 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
 def _row(result: Result) -> list[str]:
     person = result.person
     identifier = person.id if person else result.submission
+    if result.platform == "moodle":
+        identifier = result.key
     if identifier.isdecimal():
         identifier = PARTICIPANT + identifier
     return [
@@ -58,7 +67,7 @@ def _row(result: Result) -> list[str]:
 
 
 def feedback(result: Result) -> str:
-    """Return a comment on one line: the summary, then the points by exercise.
+    """Return a comment on one line: the summary, the points by exercise, and the first mistake.
 
     An unreadable submission has no points in any exercise.
     """
@@ -69,22 +78,80 @@ def feedback(result: Result) -> str:
     ]
     facts = summary_of(result).splitlines()
     missing = f"Points: {'; '.join(points)}." if points else ""
-    return " ".join([*facts, *([missing] if missing else [])])
+    return " ".join(filter(None, [*facts, missing, next_step(result)]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The numbers of a worksheet's columns."""
+
+    grade: int
+    most: int | None  # None: a file in English that lacks it
+    comment: int | None
 
 
 def _filled(data: ClassResults, previous: str) -> Sheet:
-    header, rows = sheets.read(previous, (IDENTIFIER, GRADE, MODIFIED), "a worksheet of Moodle")
-    learners = [_learner(dict(zip(header, row, strict=True))) for row in rows]
-    found = sheets.matched(data, learners, ("ID number", "Email address", IDENTIFIER, "Full name"))
-    for number, result in found.items():
-        row = rows[number]
-        if result.score is not None:
-            row[header.index(GRADE)] = sheets.score_cell(result)
-            if FEEDBACK in header:
-                row[header.index(FEEDBACK)] = cell(feedback(result))
-    return Sheet(sheets.write(header, rows), sheets.not_among(data, found.values()))
+    table = sheets.read(previous, KIND)
+    columns = _columns(table)
+    emails = [
+        number for number in range(2, columns.grade) if any("@" in c for c in table.column(number))
+    ]
+    ids = [table.header.index(ID_NUMBER)] if ID_NUMBER in table.header else []
+    found = sheets.matched(
+        data,
+        [
+            ([_number(cell) for cell in table.column(0)], _moodle_number),
+            *((table.column(at), sheets.id_of) for at in ids),
+            *((table.column(at), sheets.email_of) for at in emails),
+            ([sheets.words(cell) for cell in table.column(1)], sheets.names_of),
+        ],
+    )
+    scored = {number: result for number, result in found.items() if result.score is not None}
+    for number, result in scored.items():
+        row = table.rows[number]
+        row[columns.grade] = sheets.scaled_cell(result, _most(row, columns))
+        if columns.comment is not None:
+            row[columns.comment] = cell(feedback(result))
+    maxima = [_most(table.rows[number], columns) for number in scored]
+    scaled = sheets.scaled_text(scored.values(), maxima)
+    return Sheet(table.text(), sheets.not_among(data, found.values()), scaled)
 
 
-def _learner(row: dict[str, str]) -> dict[str, str]:
-    """Return a row with Moodle's number alone as the identifier."""
-    return row | {IDENTIFIER: row[IDENTIFIER].removeprefix(PARTICIPANT)}
+def _columns(table: Table) -> _Columns:
+    """Find the columns of a worksheet in any language.
+
+    Raises:
+        NotASheet: it has no column of identifiers, of maxima, or of times after it.
+    """
+    width = len(table.header)
+    if width < 4 or not table.rows or not all(map(_number, table.column(0))):
+        raise sheets.refuse(KIND, "its first column has no identifiers of Moodle")
+    same = [at for at in range(2, width) if len({*map(sheets.number_of, table.column(at))}) == 1]
+    maxima = [at for at in same if sheets.number_of(table.rows[0][at])]
+    times = [at for at in range(2, width) if all(map(_is_time, table.column(at)))]
+    most = next((at for at in reversed(maxima) if times and at < times[-1]), None)
+    if most is None and times and GRADE in table.header:
+        comment = table.header.index(FEEDBACK) if FEEDBACK in table.header else None
+        return _Columns(table.header.index(GRADE), None, comment)
+    if most is None:
+        raise sheets.refuse(KIND, "it has no column of the maximum grade, or of times of changes")
+    comment = times[-1] + 1
+    return _Columns(most - 1, most, comment if comment < width else None)
+
+
+def _most(row: list[str], columns: _Columns) -> str:
+    return "" if columns.most is None else row[columns.most]
+
+
+def _number(cell: str) -> str:
+    """Return Moodle's number of a learner: "17" for "Participant 17"."""
+    found = re.search(r"\d+$", cell.strip())
+    return found[0] if found else ""
+
+
+def _is_time(cell: str) -> bool:
+    return cell.strip() == "-" or re.search(r"\d:\d\d|(19|20)\d\d", cell) is not None
+
+
+def _moodle_number(result: Result) -> list[str]:
+    return [result.key] if result.platform == "moodle" else []

@@ -1,6 +1,7 @@
 """Gradescope's and PrairieLearn's containers grade a submission with the files of an export."""
 
 import io
+import json
 import subprocess
 import sys
 import zipfile
@@ -41,7 +42,7 @@ def install(files, site, python, seen_at):
 def autograder(course, tmp_path):
     """The folder /autograder of Gradescope, with a submission of phase 1."""
     root = tmp_path / "autograder"
-    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"])))
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"], 7)))
     archive.extractall(root / "source")
     install(root / "source", root / "site", root / "venv/bin/python", "/autograder/site")
     (root / "run_autograder").write_bytes((root / "source/run_autograder").read_bytes())
@@ -69,15 +70,19 @@ def test_gradescope_gets_the_points_from_a_sandbox(needs_sandbox, autograder, so
     assert points == test["score"] == score
     assert test["max_score"] == 100
     assert "sandbox" not in output
+    results = json.loads((autograder / "results/results.json").read_text())
+    assert results["extra_data"] == {"seed": 7}
 
 
 @pytest.mark.slow
 def test_gradescope_gets_a_note_if_no_sandbox_is_possible(needs_sandbox, autograder):
-    points, [test], output = run_gradescope(autograder, WRONG, namespaces=False)
+    points, [test, staff], output = run_gradescope(autograder, WRONG, namespaces=False)
 
     assert points == 0
     assert "it is not twice as large" in test["output"]
-    assert output.startswith("Graded without a sandbox")
+    assert "sandbox" not in output
+    assert staff["visibility"] == "hidden"
+    assert staff["output"].startswith("Graded without a sandbox")
 
 
 @pytest.mark.slow
@@ -94,7 +99,7 @@ def test_gradescope_gets_the_reason_why_a_submission_has_no_points(needs_sandbox
 @pytest.mark.slow
 def test_prairielearn_gets_the_share_of_the_points(needs_sandbox, course, tmp_path):
     image, grade = tmp_path / "image", tmp_path / "grade"
-    for path, content in prairielearn_image(course, ["phase1"]).items():
+    for path, content in prairielearn_image(course, ["phase1"], 7).items():
         (image / path).parent.mkdir(parents=True, exist_ok=True)
         (image / path).write_bytes(content)
     install(image, image / ".site", image / ".bin/python3", "/gradsync/.site")
@@ -131,7 +136,7 @@ def test_if_the_grader_fails_there_is_no_result(needs_sandbox, autograder):
 
 
 def test_the_files_grade_the_chosen_phases_and_contain_no_solution(course):
-    names = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase2"]))).namelist()
+    names = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase2"], None))).namelist()
 
     assert {"setup.sh", "run_autograder", "requirements.txt"} <= set(names)
     assert "course/tests/hidden/phase2/test_trainer.py" in names
@@ -140,7 +145,7 @@ def test_the_files_grade_the_chosen_phases_and_contain_no_solution(course):
 
 
 def test_scripts_are_programs_and_valid_bash(course):
-    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"])))
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"], 7)))
 
     for name in ("setup.sh", "run_autograder", "grade.sh"):
         assert archive.getinfo(name).external_attr >> 16 & 0o111
@@ -148,4 +153,6 @@ def test_scripts_are_programs_and_valid_bash(course):
 
 
 def test_the_archive_has_the_same_bytes_each_time(course):
-    assert gradescope_autograder(course, ["phase1"]) == gradescope_autograder(course, ["phase1"])
+    assert gradescope_autograder(course, ["phase1"], 7) == gradescope_autograder(
+        course, ["phase1"], 7
+    )

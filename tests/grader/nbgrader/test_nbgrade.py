@@ -90,9 +90,26 @@ def test_a_submission_that_is_not_a_notebook_does_not_affect_other_learners(
     assert done.returncode == 3
     assert "d'an & co: 0 of 100 points" in done.stdout
     assert "bob could not be graded: phase1.ipynb can't be read as a notebook" in done.stderr
-    assert "eve could not be graded: No notebooks were matched" in done.stderr
+    assert "eve could not be graded: phase1.ipynb is not in phase1: it has no" in done.stderr
     assert "Traceback" not in done.stderr
     assert set(course_copy.points("phase1")["d'an & co"].values()) == {0.0}
+
+
+@pytest.mark.slow
+def test_a_notebook_of_another_name_gets_no_score_instead_of_0(course_copy, needs_sandbox):
+    course_copy.submit("ann", "phase1", untouched(course_copy))
+    course_copy.submit("bob", "phase1", untouched(course_copy))
+    folder = course_copy.root / "submitted/ann/phase1"
+    (folder / "phase1.ipynb").rename(folder / "phase1 (1).ipynb")
+    done = course_copy.run("gradsync", "nbgrade", ".", "phase1")
+    alone = course_copy.run("gradsync", "nbgrade", ".", "phase1", "--student", "bob")
+    unknown = course_copy.run("gradsync", "nbgrade", ".", "phase1", "--student", "eve")
+
+    assert done.returncode == 3
+    assert "phase1.ipynb is not in phase1: it has phase1 (1).ipynb. Rename" in done.stderr
+    assert list(course_copy.points("phase1")) == ["bob"]
+    assert (alone.returncode, "0 graded, 1 unchanged" in alone.stdout) == (0, True)
+    assert "There is no submission of eve for phase1." in unknown.stderr
 
 
 @pytest.mark.slow

@@ -116,3 +116,40 @@ def test_an_unclear_column_is_refused_with_a_list_of_columns():
 def test_another_file_is_refused(text):
     with pytest.raises(NotASheet, match="not a gradebook that Canvas exported"):
         render(CLASS, text)
+
+
+def test_the_id_of_a_download_finds_a_learner_and_fills_the_column():
+    twins = [
+        replace(LATE, submission=f"zhangwei {n}", person=None, key=n, platform="canvas", score=s)
+        for n, s in (("77", 1.0), ("78", 2.0))
+    ]
+    data = replace(CLASS, results=twins)
+
+    _, _, new = canvas(render(data).text)
+    _, _, learners = canvas(render(data, DOWNLOADED).text)
+
+    assert [row[1] for row in new] == ["77", "78"]
+    assert [row[5] for row in learners] == ["1", "2", ""]
+
+
+def test_scores_are_scaled_to_the_points_of_the_assignment():
+    sheet = render(CLASS, DOWNLOADED.replace("10.0,5.0", "100,5.0"))
+
+    _, _, learners = canvas(sheet.text)
+    assert learners[0][5] == "73.3"
+    assert sheet.scaled == "The scores are scaled from 10 to 100 points, the file's maximum."
+
+
+def test_a_gradebook_in_another_language_is_filled_in():
+    german = DOWNLOADED.replace(
+        "Student,ID,SIS User ID,SIS Login ID,Section",
+        "Studierende;ID;SIS-Benutzer ID;SIS Anmelde ID;Abschnitt",
+    )
+    header, *rows = german.replace("Points Possible", "Mögliche Punkte").splitlines()
+    cells = [next(csv.reader([row])) for row in rows]
+    text = io.StringIO()
+    csv.writer(text, delimiter=";").writerows(cells)
+
+    sheet = render(CLASS, f"{header.replace(',', ';', 3)}\n{text.getvalue()}")
+
+    assert [row[5] for row in csv.reader(io.StringIO(sheet.text), delimiter=";")][2] == "7.33"

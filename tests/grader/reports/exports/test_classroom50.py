@@ -96,9 +96,9 @@ def test_fractions_of_points_never_exceed_the_possible_ones():
     assert partial["tests"][20]["score"] == 0
 
 
-def test_lateness_and_a_missing_sandbox_are_explained():
+def test_lateness_is_explained_and_a_missing_sandbox_is_not():
     late = classroom50(render(LATE, "x", GRADED_AT))
     unsafe = classroom50(render(UNSAFE, "x", GRADED_AT))
 
     assert "1 day, 1 point" in late["tests"][0]["message"]
-    assert "without a sandbox" in unsafe["tests"][0]["message"]
+    assert "sandbox" not in str(unsafe)

@@ -1,5 +1,8 @@
 """results.json for Gradescope, read as its specification says."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from export_samples import CORRECTED, GRADED, LATE, UNREADABLE, UNSAFE, WITH_SCORE
 from platforms import gradescope
@@ -12,6 +15,7 @@ def test_gradescope_reads_the_score_of_each_result(result):
     score, tests, _ = gradescope(render(result))
 
     assert score == result.score
+    tests = [test for test in tests if test["visibility"] == "visible"]
     assert [test["score"] for test in tests] == [each.points for each in result.exercises]
 
 
@@ -52,8 +56,13 @@ def test_an_unreadable_submission_gets_0_and_the_reason():
     assert "It is not a zip." in output
 
 
-def test_a_grade_without_a_sandbox_says_what_is_not_guaranteed():
-    _, _, output = gradescope(render(UNSAFE))
+def test_only_staff_read_what_is_not_guaranteed_without_a_sandbox():
+    _, [*others, staff], output = gradescope(render(UNSAFE))
 
-    assert "Graded without a sandbox" in output
-    assert "it could read all files of this container" in output
+    assert staff["visibility"] == "hidden"
+    assert "it could read all files of this container" in staff["output"]
+    assert "sandbox" not in output + "".join(test["output"] for test in others)
+
+
+def test_the_seed_is_in_the_results():
+    assert json.loads(render(replace(GRADED[0], seed=12)))["extra_data"] == {"seed": 12}

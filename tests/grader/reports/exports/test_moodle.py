@@ -49,7 +49,9 @@ def test_a_comment_says_where_points_are_missing():
 
     assert comment == (
         "Points lost by lateness: 1 day, 1 point. "
-        "Points: phase1: evaluate 2.33 of 3.33; phase2: ring 0 of 1.67."
+        "Points: phase1: evaluate 2.33 of 3.33; phase2: ring 0 of 1.67. "
+        "Begin with evaluate (sum-not-mean): Every rank has the sum. "
+        "For a hint: gradsync hint phase1/evaluate"
     )
 
 
@@ -70,6 +72,48 @@ def test_a_downloaded_worksheet_is_filled_in():
     assert "=1+1" in sheet.not_in_file
 
 
+GERMAN = """ID;"Vollständiger Name";E-Mail-Adresse;Status;Bewertung;Bestwertung;\
+"Bewertung kann geändert werden";"Zuletzt geändert (Abgabe)";"Zuletzt geändert (Bewertung)";\
+"Feedback als Kommentar"
+Teilnehmer/in5501;"Ödön, Őry";p0@example.org;"Zur Bewertung abgegeben";;100,00;Ja;-;\
+"Dienstag, 3. November 2026, 09:30";
+Teilnehmer/in5503;"Somebody Else";x@example.org;-;50,00;100,00;Ja;-;-;
+"""
+
+
+def test_a_worksheet_in_another_language_with_semicolons_is_filled_in_and_scaled():
+    sheet = render(replace(CLASS, results=GRADED), GERMAN)
+
+    [header, ada, other] = csv.reader(io.StringIO(sheet.text), delimiter=";")
+    assert header[4:6] == ["Bewertung", "Bestwertung"]
+    assert ada[4] == "73,3"
+    assert ada[8] == "Dienstag, 3. November 2026, 09:30"
+    assert ada[9].startswith("Points: phase1: evaluate")
+    assert other[4:] == ["50,00", "100,00", "Ja", "-", "-", ""]
+    assert sheet.scaled == "The scores are scaled from 10 to 100 points, the file's maximum."
+
+
+def test_people_with_one_name_are_told_apart_by_moodles_number():
+    twins = [
+        replace(GRADED[0], submission=f"Wei Zhang {n}", person=None, key=n, platform="moodle",
+                score=score)
+        for n, score in (("31", 1.0), ("32", 2.0))
+    ]  # fmt: skip
+    rows = "".join(f'"Participant {n}","Wei Zhang",,,,10.00,Yes,-,-,\n' for n in ("32", "31"))
+
+    read = moodle(render(replace(CLASS, results=twins), f"{HEADER}\n{rows}").text)
+
+    assert {number: cells[0] for number, cells in read.items()} == {"32": "2", "31": "1"}
+
+
+def test_a_roster_id_is_not_taken_for_moodles_number():
+    other = replace(GRADED[0], person=replace(GRADED[0].person, id="5503", email="", name="Q"))
+
+    sheet = render(replace(CLASS, results=[other]), DOWNLOADED.replace("Ödön, Őry", "Z"))
+
+    assert moodle(sheet.text)["5503"][0] == ""
+
+
 def test_two_people_with_one_name_are_not_mixed_up():
     twins = [
         replace(GRADED[0], submission="a", person=replace(GRADED[0].person, id="1", email="")),
@@ -83,7 +127,7 @@ def test_two_people_with_one_name_are_not_mixed_up():
 
 
 def test_another_file_is_refused():
-    with pytest.raises(NotASheet, match=r"not a worksheet of Moodle.*no column 'Identifier'"):
+    with pytest.raises(NotASheet, match=r"not a worksheet of Moodle.*no identifiers"):
         render(CLASS, "Name,Points\nAda,3\n")
 
 
