@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from gradsync.records import GradeStatus, Verdict
+from gradsync.records import CodePrint, GradeStatus, Verdict
 
 # "not-graded": handed in, but its run was stopped, or its shard is missing.
 # "missing": on the roster, but nothing was handed in.
@@ -101,6 +101,7 @@ class Result:
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
     seed: int | None = None  # of the tests' random inputs
+    prints: tuple[CodePrint, ...] = ()  # of its files
     total: tuple[Override, ...] = ()  # corrections of the total, and comments on it
     platform: str = ""  # "canvas", "moodle" or "gradescope", if the download is from there
     key: str = ""  # the learner's id there
@@ -143,6 +144,15 @@ class GradedExercise:
 
 
 @dataclass(frozen=True, slots=True)
+class Similar:
+    """Two submissions with the same or almost the same code in some files."""
+
+    one: str
+    other: str
+    files: tuple[tuple[str, float], ...]  # each with the share that is the same; 1.0: identical
+
+
+@dataclass(frozen=True, slots=True)
 class ClassResults:
     """All results in a folder of grades, sorted by submission."""
 
@@ -153,4 +163,5 @@ class ClassResults:
     seed: int | None = None
     graded_at: datetime | None = None  # when the last of them was graded
     warnings: tuple[str, ...] = ()  # about lines of overrides.csv, and names missing in roster.csv
+    similar: tuple[Similar, ...] = ()  # not of the same group
     stale: tuple[str, ...] = ()  # submissions that earlier tests graded

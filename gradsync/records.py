@@ -158,6 +158,16 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class CodePrint:
+    """Digests of a file, which show how similar it is to others (see `grading.similar`)."""
+
+    path: str  # "phase1/template_trainer.py"
+    digest: str  # of its words, without comments
+    size: int  # number of sequences of words that its template does not have
+    hashes: tuple[int, ...]  # the smallest ones of these sequences, in order
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The results of all tests on a submission, or the reason why the grader failed."""
 
@@ -169,6 +179,7 @@ class Report:
     command: str = "gradsync grade"  # followed by the seed, it repeats the report
     origins: tuple[Origin, ...] = ()  # of each phase; (): a report that is shown but not stored
     graded_at: datetime | None = None
+    prints: tuple[CodePrint, ...] = ()  # of its files
     problem: str = ""  # why the grader failed; then there are no verdicts
     traceback: str = ""  # if the problem was unexpected
 

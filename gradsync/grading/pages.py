@@ -115,12 +115,14 @@ def write_gradebook(store: GradeStore, results: Iterable[Result], course: Course
     store.write(GRADEBOOK, text.encode(gradebook.ENCODING))
 
 
-def page_of(report: Report, guides: Sequence[GuideText]) -> str:
+def page_of(
+    report: Report, guides: Sequence[GuideText], files: Mapping[str, bytes] | None = None
+) -> str:
     """Return report.html without corrections; "" if the grader failed."""
     if report.problem:
         return ""
     digest = hashlib.sha256(report_json.encode(report)).hexdigest()
-    return html.render(report, guides, made_from=_stamp(digest, None))
+    return html.render(report, guides, made_from=_stamp(digest, None), files=files)
 
 
 def missing_text(people: Sequence[str]) -> str:
@@ -147,7 +149,7 @@ def _write_page(
         report = store.report(place)
     except (FileNotFoundError, UnreadableReportError):  # staff removed it during the run
         return False
-    store.write(f"{place}/{PAGE}", html.render(report, guides, result, stamp))
+    store.write(f"{place}/{PAGE}", html.render(report, guides, result, stamp, store.sources(place)))
     return True
 
 

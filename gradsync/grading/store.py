@@ -3,6 +3,7 @@
     OUT/NAME/report.json         the record of a grade: the report, whole
     OUT/NAME/grader-failed.json  instead: a report of why the grader failed on a submission
     OUT/NAME/report.html         a page of the report, with the corrections of staff
+    OUT/NAME/submission/         the files that were graded
     OUT/gradebook.csv            a line for each submission
     OUT/class.html               the page of the class
     OUT/changes.csv              the points that changed when submissions were graded again
@@ -37,6 +38,7 @@ from gradsync.reports import report_json
 from gradsync.reports.report_json import UnreadableReportError
 
 REPORT, FAILURE, PAGE = "report.json", "grader-failed.json", "report.html"
+FILES = "submission"
 GRADEBOOK, CLASS_PAGE = "gradebook.csv", "class.html"
 ROSTER, OVERRIDES, CHANGES = "roster.csv", "overrides.csv", "changes.csv"
 FACTS, STATE, LOCK = ".class.json", ".grading.json", ".grading.lock"
@@ -163,13 +165,17 @@ class GradeStore:
         reports = (record.report for record in self.records().values())
         return {phase for report in reports for phase in report.phases}
 
-    def save(self, report: Report, page: str = "") -> None:
-        """Store a report and its page, or why the grader failed; report.json is written last."""
+    def save(
+        self, report: Report, page: str = "", files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Store a report, its page and files, or why the grader failed; report.json comes last."""
         place = folder_name(report.submission)
         content = report_json.encode(report)
         if report.problem:
             self.write(f"{place}/{FAILURE}", content)
         else:
+            for path, source in (files or {}).items():
+                self.write(f"{place}/{FILES}/{path}", source)
             if page:
                 self.write(f"{place}/{PAGE}", page)
             self.write(f"{place}/{REPORT}", content)
@@ -181,8 +187,16 @@ class GradeStore:
         """Return the path of a submission's page."""
         return self.folder / folder_name(submission) / PAGE
 
+    def sources(self, place: str) -> dict[str, bytes]:
+        """Return the files of a submission that were graded, by path; those that are stored."""
+        root = self.folder / place / FILES
+        paths = sorted(path for path in root.glob("*/*.py") if path.is_file())
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
     def copy(self, place: str, source: GradeStore) -> None:
         """Copy the files of a submission from another folder of grades."""
+        for path, content in source.sources(place).items():
+            self.write(f"{place}/{FILES}/{path}", content)
         for name in (PAGE, FAILURE, REPORT):
             if (source.folder / place / name).is_file():
                 self.write(f"{place}/{name}", (source.folder / place / name).read_bytes())

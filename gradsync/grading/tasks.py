@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gradsync.course.catalogue import Course
+from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.release.contents import template_of
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
 from gradsync.grading.grade import grade
 from gradsync.grading.processes.pool import in_pool
+from gradsync.grading.similar import code_print
 from gradsync.ranks.host.launchers.choice import LauncherName
-from gradsync.records import Origin, Report
+from gradsync.records import CodePrint, Origin, Report
 from gradsync.submission import Submission
 
 
@@ -70,9 +74,30 @@ def do(task: GradingTask) -> Report:
             launcher=launcher,
             parallel=conditions.parallel,
         )
-        return replace(report, command=task.command, origins=conditions.origins(submission))
+        return replace(
+            report,
+            command=task.command,
+            origins=conditions.origins(submission),
+            prints=_prints(submission, conditions.course),
+        )
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return failed(submission.name, problem)
+
+
+def _prints(submission: Submission, course: Course) -> tuple[CodePrint, ...]:
+    return tuple(
+        code_print(path, source, _template(course, path))
+        for path, source in submission.files.items()
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _template(course: Course, path: str) -> bytes:
+    """Return a file's template, b"" where this copy of the course can't tell."""
+    phase, _, file = path.partition("/")
+    with suppress(CourseError):
+        return template_of(course, phase, file).encode()
+    return b""
 
 
 def failed(name: str, problem: Exception) -> Report:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import quote
 
-from gradsync.class_records import ClassResults, Result, ResultStatus
+from gradsync.class_records import ClassResults, Result, ResultStatus, Similar
 from gradsync.records import Verdict
 from gradsync.reports import class_measures as measures
 from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
@@ -63,6 +63,7 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
         concerned={one.code: [row_of[r.submission] for r in one.results] for one in made},
         unusual=[row for row in every if row.unusual],
         doubtful=list(_doubtful(every)),
+        similar=[_similar(pair, row_of) for pair in results.similar],
         rule=_rule(score_limits, time_limits),
         phases=[p for p in results.phases if any(p in r.phases for r in results.results)],
         sections_of_class=any(r.person and r.person.section for r in results.results),
@@ -115,6 +116,15 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
     ):
         if reasons := [(row, found[row.key]) for row in every if found.get(row.key)]:
             yield Doubtful(title, advice, reasons)
+
+
+def _similar(pair: Similar, row_of: Mapping[str, Row]) -> tuple[Row, Row, str]:
+    """Return two submissions, and a text on what they have in common."""
+    files = [
+        f"{path} {'identical' if share == 1.0 else f'about {round(100 * share)}% the same'}"
+        for path, share in pair.files
+    ]
+    return row_of[pair.one], row_of[pair.other], ", ".join(files)
 
 
 def _notes(row: Row, kind: str) -> list[str]:
@@ -221,6 +231,7 @@ class Row:
     name: str
     handle: str  # the submission or id, if the name differs from it
     link: str  # to the report, relative to the page; "" if there is none
+    code: str  # link to the files, "" if there are none
     state: str
     overrides: int
     unusual: tuple[str, ...]  # "a low score", "slow to grade"
@@ -269,6 +280,7 @@ def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
         name=name,
         handle="" if name == result.submission else result.submission,
         link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
+        code=f"{quote(result.folder, safe='')}/submission/" if result.prints else "",
         state=STATES[result.status],
         overrides=len(result.overrides),
         unusual=tuple(_unusual(result, scores, times)),

@@ -6,11 +6,12 @@ policy prevents network access, and any script but the page's own, even if a pag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gradsync.class_records import Result
 from gradsync.records import Report
 from gradsync.reports import summary
+from gradsync.reports.excerpts import excerpt
 from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.templating import template
 
@@ -20,6 +21,7 @@ def render(
     guides: Sequence[GuideText] = (),
     result: Result | None = None,
     made_from: str = "",
+    files: Mapping[str, bytes] | None = None,
 ) -> str:
     """Return the report as an HTML page, with the sections of the guides that it refers to.
 
@@ -27,6 +29,7 @@ def render(
         report: the report.
         guides: all guides of the course.
         result: the result in the class, if overrides or lateness may have changed the points.
+        files: the learner's files, of which the lines around each mistake are shown.
         made_from: a digest that the page keeps, to see later whether it is up to date.
     """
     exercises, problems = summary.exercises(report), summary.problems(report)
@@ -45,6 +48,7 @@ def render(
         standing=summary.standing(report),
         files=summary.by_file(report),
         problems=problems,
+        code=lambda verdict: excerpt(verdict, files or {}),
         anchors=_anchors(problems),
         unfinished=unfinished,
         passed=[exercise for exercise in exercises if exercise.passed],

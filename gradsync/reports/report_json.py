@@ -38,6 +38,7 @@ def encode(report: Report) -> bytes:
         "command": report.command,
         "made_from": report.origins,
         "graded_at": report.graded_at,
+        "prints": report.prints,
         "problem": report.problem,
         "traceback": report.traceback,
     }

@@ -9,7 +9,7 @@ process, which returns the report; only this process writes files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -150,25 +150,46 @@ def _outcomes(
     for name, report in done.items():
         yield Outcome(report, store.page(name), is_new=False)
 
+    groups = _groups(entry for entry in entries if entry.name not in done)
+
     def tasks() -> Iterator[GradingTask]:
-        for entry in entries:
-            if entry.name not in done:
-                execution.on_begin(entry.name)
-                submission = entry.submission(conditions.course, conditions.phases)
-                yield GradingTask(submission, entry.command, conditions)
+        for first, *_ in groups.values():
+            execution.on_begin(first.name)
+            submission = first.submission(conditions.course, conditions.phases)
+            yield GradingTask(submission, first.command, conditions)
 
     guides = guide_texts(conditions.course)
     for task, graded in execution.perform(tasks()):
-        name = task.submission.name
-        before = store.records().get(folder_name(name))
-        report = _stored(graded or failed(name, KILLED), guides, store, kept)
-        book.update()
-        change = change_of(before.report if before else None, report)
-        yield Outcome(report, store.page(name), is_new=True, change=change)
+        for entry in groups[task.submission.name]:
+            before = store.records().get(folder_name(entry.name))
+            report = _of_member(graded or failed(entry.name, KILLED), entry, task)
+            report = _stored(report, task.submission.files, guides, store, kept)
+            book.update()
+            change = change_of(before.report if before else None, report)
+            yield Outcome(report, store.page(entry.name), is_new=True, change=change)
+
+
+def _groups(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the entries of each submission, by the name of the first: a group's is graded once."""
+    found: dict[object, list[Entry]] = {}
+    for entry in entries:
+        key = (entry.source, entry.facts.group) if entry.facts.group else entry.name
+        found.setdefault(key, []).append(entry)
+    return {members[0].name: members for members in found.values()}
+
+
+def _of_member(report: Report, entry: Entry, task: GradingTask) -> Report:
+    """Return the report on a submission as that of one of the learners who handed it in."""
+    if report.submission == entry.name:
+        return report
+    own = replace(task.submission, name=entry.name)
+    origins = () if report.problem else task.conditions.origins(own)
+    return replace(report, submission=entry.name, command=entry.command, origins=origins)
 
 
 def _stored(
     report: Report,
+    files: Mapping[str, bytes],
     guides: Sequence[GuideText],
     store: GradeStore,
     kept: Callable[[str], Report | None],
@@ -177,7 +198,7 @@ def _stored(
     report = replace(report, graded_at=datetime.now(timezone.utc))
     try:
         report = with_other_phases(report, kept(report.submission))
-        store.save(report, page_of(report, guides))
+        store.save(report, page_of(report, guides, files), files)
     except UnusableInput as problem:
         report = failed(report.submission, GraderError(str(problem)))
         store.save(report)

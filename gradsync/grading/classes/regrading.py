@@ -120,6 +120,7 @@ def with_other_phases(new: Report, stored: Report | None) -> Report:
         seconds=round(stored.seconds + new.seconds, 2),
         verdicts=tuple(verdicts),
         notes=tuple(dict.fromkeys((*notes, *new.notes))),
+        prints=(*(p for p in stored.prints if p.path.partition("/")[0] in others), *new.prints),
         origins=(*(each for each in stored.origins if each.phase in others), *new.origins),
     )
 

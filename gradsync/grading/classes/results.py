@@ -32,6 +32,7 @@ from gradsync.grading.classes.corrections import (
     untimed_text,
 )
 from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
+from gradsync.grading.similar import similar
 from gradsync.grading.store import OVERRIDES, UNREADABLE, GradeStore
 from gradsync.records import Report
 from gradsync.reports import gradebook, summary
@@ -169,6 +170,8 @@ class ClassReader:
     def class_of(self, results: Iterable[Result]) -> ClassResults:
         """Return the class with these results, which come from `results()` and may be shortened."""
         by_name = tuple(sorted(results, key=lambda result: result.submission))
+        groups = {result.submission: result.group or result.submission for result in by_name}
+        pairs = similar({result.submission: result.prints for result in by_name})
         return ClassResults(
             title=self.settings.title,
             phases=self._phases,
@@ -177,6 +180,7 @@ class ClassReader:
             seed=self._store.seed,
             graded_at=self.graded_at,
             warnings=tuple(self.warnings),
+            similar=tuple(p for p in pairs if groups[p.one] != groups[p.other]),
             stale=tuple(self._stale),
         )
 
@@ -243,6 +247,7 @@ class ClassReader:
             points_lost=finite(lost),
             sandboxed=report.sandboxed,
             seed=report.seed,
+            prints=report.prints,
             total=total,
             notes=(*result.notes, *(f"missing: {phase}" for phase in absent)),
         )

@@ -47,6 +47,25 @@ def corrected(reason: str = "appeal", **changes: float) -> str:
     return html.render(report(FAILED), result=result)
 
 
+def test_the_lines_around_the_named_one_are_shown():
+    source = "".join(f"line_{n} = {n}\n" for n in range(1, 200)).encode()
+    files = {"phase1/template_trainer.py": source}
+    shown = ParsedHtml(html.render(report(FAILED), files=files)).text
+
+    assert "91 line_91 = 91" in shown
+    assert "97 line_97 = 97" in shown
+    assert "line_98" not in shown
+    assert "line_94" not in html.render(report(FAILED))
+
+
+@pytest.mark.parametrize("where", ["other.py:94", "template_trainer.py:999", "x", ""])
+def test_a_line_that_the_files_lack_shows_no_code(where):
+    files = {"phase1/template_trainer.py": b"x = 1\n"}
+    lost = replace(FAILED, diagnosis=replace(SUM_NOT_MEAN, where=where))
+
+    assert 'class="code"' not in html.render(report(lost), files=files)
+
+
 def test_an_override_is_shown_with_its_reason_and_the_final_score():
     page = corrected()
 

@@ -4,6 +4,7 @@ import csv
 import re
 
 import pytest
+from download_samples import METADATA
 from report_samples import report, verdict
 from small_course import EXERCISES, WRONG, write_course, write_submission
 
@@ -183,6 +184,35 @@ def test_a_part_of_the_class_leaves_the_facts_of_the_others(klass):
     klass.grade(only="ada", fresh=True)
 
     assert GradeStore(klass.out).facts() == facts
+
+
+def test_the_graded_files_are_kept_and_linked_for_staff(klass):
+    klass.grade()
+    source = (klass.folder / "ada/phase1/template_trainer.py").read_bytes()
+
+    assert (klass.out / "ada/submission/phase1/template_trainer.py").read_bytes() == source
+    assert 'href="ada/submission/"' in (klass.out / "class.html").read_text()
+
+
+def test_a_group_is_graded_once_for_all_members(klass, monkeypatch):
+    download = klass.root / "download"
+    for name in ("submission_101", "submission_102"):
+        write_submission(download / name)
+    (download / "submission_metadata.yml").write_text(METADATA)
+    graded = []
+    real = tasks.grade
+    monkeypatch.setattr(
+        tasks, "grade", lambda s, *a, **o: graded.append(s.name) or real(s, *a, **o)
+    )
+    klass.folder = download
+    outcomes = klass.grade()
+    again = klass.grade()
+
+    assert graded == ["Ada Lovelace", "Bob"]
+    assert [each.report.submission for each in outcomes] == ["Ada Lovelace", "Bob", "Cleo"]
+    assert not any(each.is_new for each in again)
+    assert klass.rows()["Cleo"]["score"] == "80.0"
+    assert read_class(GradeStore(klass.out), klass.course).similar == ()
 
 
 @pytest.mark.parametrize("place", ["", "grades", "ada/grades"])
