@@ -144,6 +144,7 @@ class Verdict:
     world_size: int = 0  # of the run with `events`; 0 without a run
     events: tuple[Event, ...] = ()
     output: tuple[Printed, ...] = ()  # of the same run, if the test failed
+    given: tuple[str, ...] = ()  # exercises; with our functions, the test passes and has points
     review: tuple[str, ...] = ()  # "FILE:LINE CODE text" for each finding in the exercise's code
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.records import FIRST_PHASE
@@ -16,11 +16,16 @@ BEGIN = "### BEGIN SOLUTION"
 END = "### END SOLUTION"
 
 
-def make_template(solution: str, phase: str) -> str:
+def make_template(solution: str, phase: str, kept: Collection[str] = ()) -> str:
     """Return the template of a solution's source text.
 
     A marked part inside a function becomes a TODO with its size, and a `raise NotImplementedError`
     with the exercise's id. A marked part between functions is a helper and is removed.
+
+    Args:
+        solution: the source text.
+        phase: the phase's name.
+        kept: exercises that are not removed; then the helpers stay, too.
 
     Raises:
         CourseError: a marker has no counterpart.
@@ -36,7 +41,10 @@ def make_template(solution: str, phase: str) -> str:
         elif marker == END and removed is not None:
             indent = len(line) - len(line.lstrip())
             owner, margin = owners.get(number, ("", indent))
-            if indent > margin:  # inside the function; otherwise it is a helper
+            is_helper = indent <= margin  # otherwise it is inside a function
+            if owner in kept if not is_helper else kept:
+                lines += removed
+            elif not is_helper:
                 lines += _stub(owner, phase, " " * indent, removed)
             removed = None
         elif removed is None:

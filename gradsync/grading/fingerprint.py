@@ -34,8 +34,11 @@ def course_digest(course: Course, phase: str, audience: Audience = "hidden") -> 
     suite = _files(course.suite(audience, phase))
     exercises = _sha256(course.root / phase / EXERCISES_FILE)
     runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
-    points = read_settings(course.root).points.get(phase)
-    return _digest([phase, points, suite, exercises, _files(course.support), runs])
+    settings = read_settings(course.root)
+    points, follow_on = settings.points.get(phase), settings.follow_on
+    ours = _files(course.root / "solutions" / phase) if follow_on == "full" else {}
+    support = _files(course.support)
+    return _digest([phase, points, follow_on, ours, suite, exercises, support, runs])
 
 
 def submission_digest(submission: Submission) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gradsync.course.catalogue import Course, CourseError
 from gradsync.course.release.contents import template_of
+from gradsync.course.settings import read_settings
 from gradsync.errors import GraderError
 from gradsync.grading.fingerprint import submission_digest
+from gradsync.grading.follow_on import with_follow_on
 from gradsync.grading.grade import grade
 from gradsync.grading.processes.pool import in_pool
 from gradsync.grading.similar import code_print
@@ -66,14 +68,23 @@ def do(task: GradingTask) -> Report:
     submission, conditions = task.submission, task.conditions
     launcher: LauncherName | None = "sandbox" if conditions.sandboxed else None
     try:
-        report = grade(
-            submission,
-            conditions.course,
-            phases=conditions.phases,
-            seed=conditions.seed,
-            launcher=launcher,
-            parallel=conditions.parallel,
-        )
+
+        def graded(files: Submission, phases: Sequence[str], exercises: Sequence[str]) -> Report:
+            return grade(
+                files,
+                conditions.course,
+                phases=phases,
+                seed=conditions.seed,
+                exercises=exercises,
+                launcher=launcher,
+                parallel=conditions.parallel,
+            )
+
+        report = graded(submission, conditions.phases, ())
+        if read_settings(conditions.course.root).follow_on == "full":
+            report = with_follow_on(
+                report, submission, conditions.course, conditions.phases, graded
+            )
         return replace(
             report,
             command=task.command,

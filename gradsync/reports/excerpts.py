@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from textwrap import dedent
 
 from gradsync.records import Verdict
 
@@ -34,4 +35,6 @@ def excerpt(verdict: Verdict, files: Mapping[str, bytes]) -> list[Line]:
     lines = source.decode("utf-8-sig", "replace").splitlines()
     at = int(number)
     shown = range(max(at - AROUND, 1), min(at + AROUND, len(lines)) + 1)
-    return [Line(n, lines[n - 1].expandtabs(4), n == at) for n in shown] if at in shown else []
+    texts = dedent("\n".join(lines[n - 1].expandtabs(4) for n in shown)).split("\n")
+    pairs = zip(shown, texts, strict=True) if at in shown else ()
+    return [Line(number, text, number == at) for number, text in pairs]

@@ -42,6 +42,11 @@ class Exercise:
         return tuple(verdict for verdict in self.verdicts if verdict.status == "passed")
 
     @property
+    def given(self) -> tuple[str, ...]:
+        """The exercises in whose place our functions give points here."""
+        return tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.given))
+
+    @property
     def status(self) -> Status:
         """The status of the whole exercise: mistakes first, then unfinished parts."""
         statuses = [verdict.status for verdict in self.verdicts]

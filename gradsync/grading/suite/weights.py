@@ -73,7 +73,7 @@ def reweighted(report: Report, weights: Mapping[str, Weight]) -> Report | None:
 def _reweighted(verdict: Verdict, weight: Weight) -> Verdict:
     return replace(
         verdict,
-        points=weight.points if verdict.status == "passed" else 0.0,
+        points=weight.points if verdict.status == "passed" or verdict.given else 0.0,
         max_points=weight.points,
         title=weight.title,
         guide=weight.guide,
