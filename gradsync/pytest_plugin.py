@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,8 +20,12 @@ if TYPE_CHECKING:
     from gradsync.ranks import RankFailure
     from gradsync.records import Observation
 
-OPTIONS = {"timeout", "process_group", "backend", "launcher", "may_fail", "debug"}  # of run_ranks
+OPTIONS = {  # of run_ranks
+    *("timeout", "process_group", "backend", "launcher", "nodes", "mesh", "random_seed", "strict"),
+    *("may_fail", "faults", "schedules", "schedule", "debug"),
+}
 FILLED_IN = ("rank", "world_size")  # by the ranks
+INNER = "GRADSYNC_PYTEST_RANK"  # set in each pytest of `--on-ranks`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,7 +36,51 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ranks-pdb", type=int, metavar="RANK", help="debug this rank of each run in this terminal"
     )
+    group.addoption(
+        "--on-ranks",
+        type=int,
+        metavar="N",
+        help="run this whole session on N ranks at a time, for suites written for a launcher",
+    )
+    group.addoption(
+        "--ranks-seed", default="0", help="seed of the ranks' random states, with the test's name"
+    )
     parser.addini("ranks_timeout", "time limit of a run of ranks, in seconds", default="60")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Run the whole session on each of N ranks, as `torchrun -m pytest` does."""
+    world_size: int | None = config.getoption("--on-ranks")
+    if world_size is None or INNER in os.environ:
+        return None
+    from gradsync.ranks import RankFailure, run_ranks
+
+    try:
+        run_ranks(
+            run_session,
+            world_size,
+            process_group=False,
+            timeout=math.inf,
+            launcher=config.getoption("--ranks-launcher"),
+            arguments=list(config.invocation_params.args),
+        )
+    except RankFailure as failure:
+        print(failure)
+        return int(pytest.ExitCode.TESTS_FAILED)
+    return int(pytest.ExitCode.OK)
+
+
+def run_session(rank: int, arguments: list[str]) -> None:
+    """Run pytest on a rank; only rank 0 reports tests that passed.
+
+    Raises:
+        SystemExit: tests failed.
+    """
+    os.environ[INNER] = str(rank)
+    quiet = ["-qq", "--no-header", "-p", "no:cacheprovider"] if rank else []
+    if status := pytest.main([*arguments, *quiet]):
+        raise SystemExit(int(status))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,13 +105,14 @@ def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
     config = request.config
     options = {"launcher": config.getoption("--ranks-launcher")}
     limit = float(config.getini("ranks_timeout"))
+    seed = f"{config.getoption('--ranks-seed')} {request.node.nodeid}"
 
     def run(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
         __tracebackhide__ = True
         if (lack := lacking(inputs.get("backend", "gloo"), world_size)) is not None:
             _skip(lack)
         debug = _debugged(config, world_size)
-        given = {"timeout": limit, "debug": debug, **options, **inputs}
+        given = {"timeout": limit, "debug": debug, "random_seed": seed, **options, **inputs}
         try:
             with _terminal_of(config) if debug is not None else nullcontext():
                 return run_ranks(function, world_size, **given)
@@ -132,13 +183,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid}: a test with @pytest.mark.ranks already runs "
             "on the ranks; leave out the fixture 'ranks', or the mark"
         )
-    for name in FILLED_IN:
+    for name in _filled_in(mark):
         if name not in metafunc.fixturenames:
             metafunc.fixturenames.append(name)
     hidden = [pytest.HIDDEN_PARAM]
     metafunc.parametrize("rank", [None], ids=hidden)
+    if "mesh" in mark.kwargs:
+        metafunc.parametrize("mesh", [None], ids=hidden)
     ids = hidden if len(sizes) == 1 else [f"{size}-ranks" for size in sizes]
     metafunc.parametrize("world_size", sizes, ids=ids)
+
+
+def _filled_in(mark: pytest.Mark) -> tuple[str, ...]:
+    """Return the arguments of a marked test that the ranks fill in."""
+    return (*FILLED_IN, "mesh") if "mesh" in mark.kwargs else FILLED_IN
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -148,7 +206,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     mark = pyfuncitem.get_closest_marker("ranks")
     if mark is None:
         return None
-    names = [n for n in pyfuncitem._fixtureinfo.argnames if n not in FILLED_IN]
+    names = [n for n in pyfuncitem._fixtureinfo.argnames if n not in _filled_in(mark)]
     values = {name: pyfuncitem.funcargs[name] for name in names}
     world_size = pyfuncitem.callspec.params["world_size"]
     run = pyfuncitem._request.getfixturevalue("ranks")

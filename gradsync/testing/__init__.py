@@ -15,14 +15,19 @@ from gradsync.testing.assertions import (
     raise_mistake,
     seen_of,
 )
+from gradsync.testing.traffic import assert_collectives, assert_no, bytes_by_group, bytes_by_op
 from gradsync.testing.values import EXACT
 
 __all__ = [
     "EXACT",
     "Mistake",
+    "assert_collectives",
+    "assert_no",
     "assert_on_every_rank",
     "assert_rank_by_rank",
     "by_rank",
+    "bytes_by_group",
+    "bytes_by_op",
     "case_by_case",
     "check",
     "check_no_deadlock",

@@ -10,7 +10,7 @@ deadlock.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from gradsync.ranks.deadlocks.calls import (
     STORE,
@@ -44,6 +44,8 @@ class DeadlockDetector:
     def __init__(self, world_size: int) -> None:
         self.over: set[int] = set()  # ranks that will enter no more collectives
         self.idle: set[int] = set()  # those of them that do not run the current cell
+        self.left: dict[int, Call] = {}  # ranks that have ended their groups, and how
+        self._last: dict[int, Call] = {}  # rank -> the last call that it left
         self._everyone = frozenset(range(world_size))
         self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
         self._open: Counter[int] = Counter()  # rank -> number of these
@@ -86,6 +88,9 @@ class DeadlockDetector:
             waiting.pop(event.thread, None)
         else:
             entered.left = True
+            self._last[rank] = entered
+            if entered.collective.op == ENDS_GROUPS:
+                self.left[rank] = entered
             del self._calls[rank, event.call]
             self._open[rank] -= 1
             for thread in [thread for thread, call in waiting.items() if call is entered]:
@@ -142,6 +147,16 @@ class DeadlockDetector:
         """Return the ranks that can't continue, unless the data they need is on its way."""
         return self._stuck(self._blocked(), sure=False)
 
+    def abandoned(self, ranks: Iterable[int]) -> Stuck:
+        """Return those of these ranks whose last call needed ranks that had ended their groups."""
+        last = {rank: self._last[rank] for rank in ranks if rank in self._last}
+        return {rank: [call] for rank, call in last.items() if self.missing(call) & self.gone}
+
+    @property
+    def gone(self) -> set[int]:
+        """The ranks that enter no more collectives of the groups in which others wait."""
+        return self.over | self.left.keys()
+
     def at_last(self) -> Stuck:
         """Return the ranks that look stuck when the time limit is reached.
 
@@ -150,7 +165,7 @@ class DeadlockDetector:
         """
         held = {rank: list(threads.values()) for rank, threads in self._waiting.items() if threads}
         for (rank, _), call in self._calls.items():
-            if not self._waiting[rank] and self.missing(call) & self.over:
+            if not self._waiting[rank] and self.missing(call) & self.gone:
                 held.setdefault(rank, []).append(call)
         live = {rank: held[rank] for rank in sorted(held) if rank not in self.over}
         return self._stuck(live, sure=False)
@@ -193,7 +208,7 @@ class DeadlockDetector:
         }
 
     def _stuck(self, blocked: Stuck, *, sure: bool) -> Stuck:
-        able = set(self._everyone.difference(self.over, blocked))
+        able = set(self._everyone.difference(self.gone, blocked))
         freed = list(blocked)
         while blocked and freed:
             freed = [
@@ -240,6 +255,8 @@ class DeadlockDetector:
     def _enter(self, rank: int, collective: Collective) -> Call:
         if collective.op in ("send", "recv"):
             return self._post(rank, collective)
+        if collective.op == "init_process_group":
+            self.left.pop(rank, None)
         if collective.op == ENDS_GROUPS:
             pending = tuple(call for (r, _), call in self._calls.items() if r == rank)
             operation = Operation(0)
@@ -321,6 +338,10 @@ class LostRanksDetector(DeadlockDetector):
         return {}
 
     likely = at_last = proved
+
+    def abandoned(self, ranks: Iterable[int]) -> Stuck:  # noqa: ARG002
+        """Return none: a rank may have been lost."""
+        return {}
 
     def waits(self) -> dict[int, Call]:
         """Return the ranks that wait now, with their calls, whether others have arrived or not."""

@@ -18,6 +18,7 @@ from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import counted, listed, ranks_text, verb
 
 GUIDE = "Deadlocks"
+SINGLE = 8  # in a run with so many ranks, each has its own line in the graph
 SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundreds
 # A rule that finds the cause replaces this general advice: see `without_advice`.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
@@ -86,7 +87,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     if late := [call for call in first.pending if detector.missing(call)]:
         first = late[0]
     missing = detector.missing(first)
-    over = missing & detector.over
+    over = missing & detector.gone
     beside = {
         rank: call
         for rank, calls in stuck.items()
@@ -100,7 +101,8 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     }
     if over:
         idle = over & detector.idle
-        parts = _absences(first, over - idle, idle)
+        left = [detector.left[rank] for rank in sorted(over & detector.left.keys())]
+        parts = _absences(first, over - idle, idle, left)
         named = _is_message(first) or first.sets_key
         parts += _waiting(beside.values(), call_text(first) if named else "it")
     elif first.from_anyone:  # each rank is alone in its operation
@@ -131,10 +133,17 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
 def wait_graph(detector: DeadlockDetector, world_size: int) -> tuple[str, ...]:
     """Return, for each rank, the ranks it waits for, the call and the line.
 
-    "rank 0 -> rank 1: all_reduce #2 (bias.grad) at train.py:91"
+    "rank 0 -> rank 1: all_reduce #2 (bias.grad) at train.py:91". Of many ranks, those that do the
+    same share a line.
     """
     waits = detector.waits()
-    return tuple(_edge(rank, waits.get(rank), detector) for rank in range(world_size))
+    alike: dict[object, list[int]] = {}
+    for rank in range(world_size):
+        call = waits.get(rank)
+        place = call and (call.operation.position, call_text(call), call.collective.where)
+        state = (place, detector.missing(call)) if call else rank in detector.gone
+        alike.setdefault(str(state) if world_size > SINGLE else rank, []).append(rank)
+    return tuple(_edge(ranks, waits.get(ranks[0]), detector) for ranks in alike.values())
 
 
 def without_advice(explanation: str) -> str:
@@ -332,10 +341,13 @@ def _line(calls: Iterable[Call]) -> str | None:
     return next((call.collective.where for call in calls if call.collective.where), None)
 
 
-def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
+def _absences(
+    call: Call, returned: set[int], idle: set[int], left: Sequence[Call] = ()
+) -> list[str]:
     """Return sentences such as "Ranks 1 and 2 returned without calling all_reduce #2.".
 
-    One is about the ranks that returned, the other about the ranks that do not run this cell.
+    One is about the ranks that returned, one about the ranks that do not run this cell, and one
+    about those that have `left` the process group.
     """
     calling, calls, call_, what = "calling", "calls", "call", call_text(call)
     if call.collective.op == "recv":
@@ -348,6 +360,10 @@ def _absences(call: Call, returned: set[int], idle: set[int]) -> list[str]:
         calling, calls, call_ = "setting", "sets", "set"
         what = f"{call.collective.label} of the store"
     texts = []
+    for end in left:
+        called = f"called {ENDS_GROUPS}{_at(end)}"
+        texts.append(f"Rank {end.rank} {called}{',' * bool(_at(end))} without {calling} {what}.")
+    returned = returned - {end.rank for end in left}
     if returned:
         texts.append(f"{ranks_text(returned).capitalize()} returned without {calling} {what}.")
     if idle:
@@ -401,13 +417,14 @@ def _lists_text(ranks: Sequence[int]) -> str:
     return str([[int(rank) for rank in part.split()] for part in parts])
 
 
-def _edge(rank: int, call: Call | None, detector: DeadlockDetector) -> str:
-    if rank in detector.over:
-        return f"rank {rank} has returned"
+def _edge(ranks: Sequence[int], call: Call | None, detector: DeadlockDetector) -> str:
+    who = ranks_text(ranks)
+    if ranks[0] in detector.gone:
+        return f"{who} {verb(ranks, 'has', 'have')} returned"
     if call is None:
-        return f"rank {rank} is running"
+        return f"{who} {verb(ranks, 'is', 'are')} running"
     collective = call.collective
     label = f" ({collective.label})" if collective.label else ""
     where = f" at {collective.where}" if collective.where else ""
-    others = ranks_text(detector.missing(call) or set(call.operation.calls) - {rank})
-    return f"rank {rank} -> {others}: {numbered_text(call)}{label}{where}"
+    others = ranks_text(detector.missing(call) or set(call.operation.calls).difference(ranks))
+    return f"{who} -> {others}: {numbered_text(call)}{label}{where}"

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 # Once only C++ refers to a store, its Python methods are lost.
 STORES: list[RankStore] = []
-POLL_SECONDS = 0.0005  # between two checks for a key
+POLL_SECONDS = 0.0005  # between two checks for a key; with many ranks on few cores, longer
 
 
 def start_group(path: str, rank: int, world_size: int, backend: str = "gloo") -> None:
@@ -36,6 +36,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         super().__init__()
         STORES.append(self)
         self._file = dist.FileStore(path, world_size)  # type: ignore[attr-defined]
+        self._poll_seconds = POLL_SECONDS * max(1, world_size / 4)
 
     def clone(self) -> RankStore:
         """Return this store for a new group, which adds its name to its keys."""
@@ -59,7 +60,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         while not self._file.check(keys):
             if time.monotonic() > until:
                 raise dist.DistStoreError(f"{', '.join(keys)} did not appear within {deadline}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(self._poll_seconds)
 
     def add(self, key: str, amount: int) -> int:
         return int(self._file.add(key, amount))

@@ -17,7 +17,7 @@ from gradsync.records import Collective, Event, EventKind
 KINDS = get_args(EventKind)
 # A rank may complete these before all members have arrived, if it needs no data from them.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
-MAX_RANKS = 64
+MAX_RANKS = 256
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64
 MAX_TENSORS = 4096
@@ -25,7 +25,7 @@ MAX_CALLERS = 8  # at most so many of the user's functions are named: the innerm
 MAX_BATCH = 4096  # events in one frame
 SHAPE_ITEMS = 5  # numbers that take as much memory as an empty tuple
 MAX_KNOWN = 2048  # collectives of a rank that are sent by number
-MAX_KNOWN_WEIGHT = 8  # of each of these collectives
+MAX_KNOWN_WEIGHT = 12  # of each of these collectives: the numbers of all members weigh 8
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("sends", "receives", "ranks", "strides", "label", "via", "where", "callers", "by_test"),

@@ -19,8 +19,8 @@ WATCH = {
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(PACKAGE))
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
-# Code of Python's, numpy's or torch.compile's own; inductor names its files by a hash.
-GENERATED = re.compile(r"<(frozen|__array|eval_with_key)|.*[/\\]c[a-z2-7]{51}\.py$")
+# Code of Python, numpy, torch.compile or `python -c`; inductor names its files by a hash.
+GENERATED = re.compile(r"<(frozen|string>|__array|eval_with_key)|.*[/\\]c[a-z2-7]{51}\.py$")
 PACKAGES = ("site-packages", "dist-packages")  # of any environment
 
 

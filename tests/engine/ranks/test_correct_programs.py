@@ -12,6 +12,7 @@ from correct_programs import PROGRAMS, keeps_a_world_of_its_own, starts_over
 from gradsync import run_ranks
 
 
+@pytest.mark.filterwarnings("ignore::gradsync.RankWarning")
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_correct_program_passes(program, world_size):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
@@ -28,6 +29,7 @@ NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary(
 # Files between the caller and the collective.
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
 WATCHING = str(Path(__file__).parent)
+FUNCTIONAL = str(Path(dist.__file__).with_name("_functional_collectives.py"))
 DECORATORS = ("wrapper", "inner_func", "decorate_context")  # functions around those of torch
 MODULE_CALLS = ("_wrapped_call_impl", "_call_impl")  # of a module: model(x)
 NO_FUNCTIONS = ("<module>", "<cell>")
@@ -82,13 +84,16 @@ def _via(called: Sequence[FrameType], op: str) -> str | None:
         op: the collective.
     """
     called = [f for f in called if not f.f_code.co_filename.startswith(WATCHING)]
+    files = [f.f_code.co_filename for f in called]
+    direct = "a functional collective" if FUNCTIONAL in files else None
     outer = [f for f in called[1:] if f.f_code.co_name not in DECORATORS]
+    outer = [f for f in outer if f.f_code.co_filename != contextlib.__file__]
     if not outer:
-        return None
+        return direct
     name = outer[-1].f_code.co_name
-    if name in ("__init__", *MODULE_CALLS):
+    if name.startswith("__") or name in MODULE_CALLS:
         return type(outer[-1].f_locals.get("self")).__name__
-    return None if name == op or name.startswith("_") else name
+    return direct if name == op or name.startswith("_") else name
 
 
 def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:

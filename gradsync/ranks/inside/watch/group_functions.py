@@ -113,9 +113,9 @@ def _workers(watch: Watch, arguments: dict[str, Any]) -> Met:
 
 
 def _leavers(watch: Watch, arguments: dict[str, Any]) -> Met:
-    """Return this rank if destroying all groups must wait for incomplete collectives, or None."""
+    """Return this rank if it ends all groups, or None."""
     everything = arguments.get("group") in (None, distributed_c10d.GroupMember.WORLD)
-    if not (everything and watch.sees() and watch.handles.pending()):
+    if not (everything and watch.sees()):
         return None
     return (watch.recorder.rank,), ()
 

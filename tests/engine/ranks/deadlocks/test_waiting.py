@@ -336,6 +336,7 @@ def test_a_rank_that_learns_of_completion_has_waited(function):
     assert all(seen.collectives(rank) for rank in range(2))
 
 
+@pytest.mark.filterwarnings("ignore::gradsync.RankWarning")
 @pytest.mark.parametrize("function", DOES_NOT_WAIT, ids=lambda function: function.__name__)
 def test_a_rank_that_does_not_learn_of_completion_has_not_waited(function):
     diagnosis = nobody_waited(run_ranks(quietly(function), 2), "Waiting")

@@ -189,6 +189,7 @@ def reduce_several_at_once_again_and_again():
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
+@pytest.mark.filterwarnings("ignore::gradsync.RankWarning")
 def test_a_tensor_changed_before_completion_is_reported(function, reported):
     for _ in range(5):
         seen = run_ranks(function, 2)

@@ -1,0 +1,196 @@
+"""The explanation of a deadlock names its cause."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import rpc
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from gradsync import run_ranks
+from gradsync.ranks.deadlocks.calls import disagreement
+from gradsync.records import Collective
+
+
+def other_members(rank):
+    dist.new_group([0, 3] if rank in (0, 3) else [1, 2])
+
+
+def other_order(rank):
+    for ranks in ([0, 1], [2, 3]) if rank < 2 else ([2, 3], [0, 1]):
+        dist.new_group(ranks)
+
+
+def other_mesh(rank):
+    init_device_mesh("cpu", (2, 2) if rank else (4, 1))
+
+
+def other_split(rank):
+    dist.split_group(dist.group.WORLD, [[0, 1], [2, 3]] if rank else [[0, 2], [1, 3]])
+
+
+def other_source_without_its_group(rank):
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    dist.broadcast(torch.ones(2), src=0 if rank < 2 else 2)
+    del groups
+
+
+def only_the_subgroup_without_its_group(rank):
+    dist.new_group([2, 3])
+    if rank > 1:
+        dist.broadcast(torch.ones(2), src=2)
+
+
+def other_tags(rank):
+    if rank == 0:
+        dist.send(torch.ones(2), 1, tag=3)
+    elif rank == 1:
+        dist.recv(torch.ones(2), 0, tag=4)
+
+
+def waits_for_a_key(rank):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["ready"])
+    else:
+        dist.barrier()
+
+
+def returns_without_the_key(rank):
+    if rank == 0:
+        dist.distributed_c10d._get_default_store().get("ready")
+
+
+def skips_an_iteration(rank):
+    for step in range(20):
+        if rank == 1 and step == 3:
+            continue
+        dist.all_reduce(torch.ones(8))
+
+
+def runs_other_modules(rank):
+    mesh = init_device_mesh("cpu", (4,))
+    text, image = (fully_shard(nn.Linear(4, size), mesh=mesh) for size in (4, 8))
+    if rank == 0:
+        image(torch.ones(2, 4))
+    text(torch.ones(2, 4))
+
+
+def ends_its_groups_early(rank):
+    if rank != 2:
+        dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+
+
+CAUSES = {
+    other_members: "Ranks 0 and 3 pass [0, 3]",
+    other_order: "The ranks pass different lists to new_group #1.",
+    other_mesh: "The ranks pass different lists to new_group",
+    other_split: "Rank 0 passes [[0, 2], [1, 3]]",
+    other_source_without_its_group: "is `group=` missing?",
+    only_the_subgroup_without_its_group: "is `group=` missing?",
+    other_tags: "rank 0 sends with tag 3, rank 1 receives with tag 4",
+    waits_for_a_key: "Rank 0 is waiting in store.wait #1 (the key ready)",
+    returns_without_the_key: "returned without setting the key ready of the store",
+    skips_an_iteration: "rank 1 called it 19 times and ranks 0, 2 and 3 called it 20 times",
+    runs_other_modules: "The ranks run different modules at the same point.",
+    ends_its_groups_early: "Rank 2 called destroy_process_group",
+}
+
+
+@pytest.mark.parametrize("function", CAUSES, ids=lambda function: function.__name__)
+def test_the_cause_is_named(function, failure_of):
+    failure = failure_of(function, 4)
+
+    assert failure.status == "deadlock"
+    assert CAUSES[function] in failure.diagnosis.explanation
+    assert failure.diagnosis.where.startswith("test_causes.py:")
+
+
+def test_two_threads_of_one_group_are_named(failure_of):
+    def mix(rank):
+        import threading
+
+        thread = threading.Thread(target=dist.barrier)
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))
+        thread.start()
+        thread.join()
+        if rank == 1:
+            dist.all_reduce(torch.ones(1))
+
+    failure = failure_of(mix, 2)
+
+    assert "in several threads" in failure.diagnosis.explanation
+
+
+def test_shutdown_of_rpc_against_a_barrier_is_explained(failure_of):
+    def mix(rank, world_size):
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size)
+        if rank == 0:
+            rpc.shutdown()
+        else:
+            dist.barrier()
+
+    failure = failure_of(mix, 2)
+
+    assert "Rank 0 is waiting in rpc.shutdown #1" in failure.diagnosis.explanation
+
+
+def alone(rank):
+    return dist.new_group([rank]).size()
+
+
+def without_others(rank):
+    group = dist.new_group([0, 1] if rank < 2 else [2])
+    if rank < 2:
+        dist.barrier(group=group)
+    return group.size()
+
+
+def with_local_synchronization(rank):
+    mine = [0, 1] if rank < 2 else [2, 3]
+    group = dist.new_group(mine, use_local_synchronization=True)
+    dist.barrier(group=group)
+    return group.size()
+
+
+def waits_for_a_key_that_comes(rank):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        dist.all_reduce(torch.ones(1), group=dist.new_group([0]))
+    else:
+        dist.new_group([0])
+    if rank == 3:
+        store.set("ready", "yes")
+    return len(store.get("ready"))
+
+
+def leaves_at_other_times(rank):
+    dist.barrier()
+    if rank == 0:
+        dist.destroy_process_group()
+    return 1
+
+
+CORRECT = [
+    alone, without_others, with_local_synchronization, waits_for_a_key_that_comes,
+    leaves_at_other_times,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", CORRECT, ids=lambda function: function.__name__)
+def test_similar_programs_that_are_right_pass(function):
+    size = 3 if function is without_others else 4
+
+    assert all(run_ranks(function, size))
+
+
+def test_uneven_sizes_may_be_gathered_where_the_backend_allows_it():
+    calls = [
+        Collective("all_gather", "0", (0, 1), ((n,),), "float32", sends=(n, n), receives=(1, 2))
+        for n in (1, 2)
+    ]
+
+    assert disagreement(calls) is None
