@@ -18,6 +18,7 @@ PARTS = (
     "commands",
     "tricks",
     "engines",
+    "peers",
     "deadlock",
     "loading",
     "scaling",

@@ -40,7 +40,7 @@ def figures() -> Iterator[Figure]:
     ways = ["by_gradsync", "by_multi_process"]
     if hasattr(common_distributed, "MultiProcContinuousTest"):  # only in newer versions of torch
         ways.append("by_continuous")
-    turns = [[_pytest(way) for way in ways] for _ in range(TURNS)]
+    turns = [[pytest_seconds(way) for way in ways] for _ in range(TURNS)]
     ours, spawned, *continuous = (statistics.median(times) for times in zip(*turns, strict=True))
     what = f"{len(CASES)} tests on {RANKS} ranks, a complete run of pytest"
     yield Figure(
@@ -62,7 +62,7 @@ def figures() -> Iterator[Figure]:
         )
 
 
-def _pytest(way: str) -> float:
+def pytest_seconds(way: str) -> float:
     """Return the seconds that pytest takes for the tests, without this repository's settings."""
     file = ROOT / "benchmarks" / "four_ranks" / f"{way}.py"
     options = ["-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider"]

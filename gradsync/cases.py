@@ -29,7 +29,7 @@ class RanksMixin:
     process_group: bool = False  # start the default group, as MultiProcContinuousTest does
     timeout: float = 60.0  # seconds
     rank: int = MAIN_PROCESS_RANK
-    file_name: str  # of a new file, for init_method=f"file://{file_name}"
+    file_name = ""  # of a new file, while a test runs: init_method=f"file://{self.file_name}"
 
     def __init__(self, methodName: str = "runTest") -> None:  # noqa: N803 - unittest's name
         super().__init__(methodName)  # type: ignore[call-arg] # of the TestCase beside it
@@ -83,6 +83,7 @@ class RanksMixin:
     def _run_on_ranks(self, name: str) -> None:
         __tracebackhide__ = True
         with tempfile.TemporaryDirectory() as folder:
+            self.file_name = str(Path(folder) / "store")
             try:
                 run_ranks(
                     run_test,
@@ -91,7 +92,7 @@ class RanksMixin:
                     timeout=self.timeout,
                     case=type(self),
                     name=name,
-                    file_name=str(Path(folder) / "store"),
+                    file_name=self.file_name,
                 )
             except RankFailure as failure:
                 seen = failure.observation.failure

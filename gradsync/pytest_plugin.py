@@ -48,6 +48,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("ranks_timeout", "time limit of a run of ranks, in seconds", default="60")
 
 
+def own_devices(devices: str, worker: str, workers: str) -> str:
+    """Return the GPUs of one worker of pytest-xdist, so that workers do not share them.
+
+    Args:
+        devices: all GPUs, as in CUDA_VISIBLE_DEVICES: "0,1,2,3".
+        worker: the name of the worker: "gw1".
+        workers: the number of workers.
+
+    Returns:
+        an equal share of them, or all if there are too few.
+    """
+    names, index, count = devices.split(","), int(worker.removeprefix("gw")), int(workers)
+    share = len(names) // count
+    return ",".join(names[index * share : (index + 1) * share]) or devices
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
     """Run the whole session on each of N ranks, as `torchrun -m pytest` does."""
@@ -88,6 +104,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.getoption("numprocesses", None) or config.getoption("--ranks-launcher") == "sandbox"
     ):
         raise pytest.UsageError("--ranks-pdb needs the terminal: leave out -n and the sandbox.")
+    devices, worker = (os.environ.get(n) for n in ("CUDA_VISIBLE_DEVICES", "PYTEST_XDIST_WORKER"))
+    if devices and worker:
+        count = os.environ["PYTEST_XDIST_WORKER_COUNT"]
+        os.environ["CUDA_VISIBLE_DEVICES"] = own_devices(devices, worker, count)
     config.addinivalue_line(
         "markers", "ranks(*world_sizes, **options): run the test on so many ranks (see run_ranks)"
     )

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from gradsync.pytest_plugin import own_devices
+
 pytest_plugins = "pytester"
 
 
@@ -348,3 +350,85 @@ def test_the_commands_say_which_packages_they_need():
     assert done.returncode == 2
     assert "pip install 'gradsync[course]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+SESSION = """
+    import pytest, torch
+    import torch.distributed as dist
+
+    @pytest.fixture(scope="session", autouse=True)
+    def group():
+        dist.init_process_group("gloo")
+        yield
+        dist.destroy_process_group()
+
+    def test_sum():
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total == dist.get_world_size()
+"""
+
+
+def test_a_session_that_was_written_for_a_launcher_runs_on_ranks(pytester):
+    done = run(pytester, SESSION, "--on-ranks", "2")
+
+    assert done.ret == pytest.ExitCode.OK
+    done.stdout.fnmatch_lines(["*rank 0* 1 passed in*"])
+
+
+def test_a_deadlock_in_such_a_session_is_proved(pytester):
+    more = """
+    def test_skips():
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    def test_goes_on():
+        dist.all_reduce(torch.ones(1))
+    """
+
+    done = run(pytester, SESSION + more, "--on-ranks", "2")
+
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*The ranks call different collectives*Rank 0 calls barrier #2*"])
+
+
+def test_a_marked_test_gets_a_mesh_and_shares_its_temporary_folder(pytester):
+    done = run(
+        pytester,
+        """
+        import os, pytest, torch.distributed as dist
+
+        @pytest.mark.ranks(4, mesh={"dp": 2, "tp": 2}, nodes=2)
+        def test_mesh(rank, mesh, tmp_path):
+            assert mesh["tp"].get_local_rank() == rank % 2 == int(os.environ["LOCAL_RANK"])
+            (tmp_path / str(rank)).touch()
+            dist.barrier()
+            assert len(list(tmp_path.iterdir())) == 4
+        """,
+    )
+
+    done.assert_outcomes(passed=1)
+
+
+def test_random_states_of_ranks_follow_from_the_seed_and_the_name_of_the_test(pytester):
+    source = """
+        import pytest, torch
+
+        @pytest.mark.ranks(1)
+        def test_draw():
+            print("drawn", torch.rand(1).item())
+    """
+
+    outputs = [
+        [line for line in run(pytester, source, "-s", *options).outlines if "drawn" in line]
+        for options in ([], [], ["--ranks-seed", "1"])
+    ]
+
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_each_worker_of_xdist_has_its_own_devices():
+    workers = [own_devices("0,1,2,3,4", f"gw{index}", "2") for index in range(2)]
+
+    assert workers == ["0,1", "2,3"]
+    assert own_devices("0", "gw1", "2") == "0"

@@ -76,7 +76,6 @@ class DeadlockDetector:
                 waiting[event.thread] = call  # it blocks or fails
                 if call.operation not in self._conflicts:
                     self._conflicts.append(call.operation)
-                    self._describe(call.operation, event.collective.group)
             return call.operation.conflict is None
         entered = self._calls.get((rank, event.call))
         if entered is None:
@@ -110,11 +109,14 @@ class DeadlockDetector:
         if collective.ranks and collective.op == "new_group" and len(self.subgroups) < MAX_LINES:
             self.subgroups[collective.ranks] = None
 
-    def _describe(self, operation: Operation, group: str) -> None:
+    def _describe(self, operation: Operation) -> None:
         """Add to a conflict what may have caused it."""
-        ranks = operation.calls
-        operation.threaded = tuple(r for r in ranks if len(self._threads[r, group]) > 1)
         operation.subgroups = tuple(self.subgroups)
+        operation.threaded = tuple(
+            rank
+            for rank, call in operation.calls.items()
+            if len(self._threads[rank, call.collective.group]) > 1
+        )
 
     def renumber(self) -> None:
         """Count collectives from 1 again for a new cell; incomplete ones are of earlier cells."""
@@ -195,6 +197,8 @@ class DeadlockDetector:
 
     def conflicts(self) -> list[Operation]:
         """Return the operations whose calls do not match, in the order of their groups."""
+        for operation in self._conflicts:
+            self._describe(operation)
         return sorted(self._conflicts, key=lambda operation: operation.position)
 
     def blocked(self) -> set[int]:
