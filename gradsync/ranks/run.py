@@ -68,8 +68,8 @@ def run_ranks(
         strict: raise RankFailure instead of giving a warning.
         may_fail: ranks that may die or be late, but not raise; the others continue.
         faults: faults to cause: `kill(rank=1, at="all_reduce #3")`, `slow(rank=2, seconds=1)`.
-        schedules: run so many times, each time with other delays of ranks at their calls, and
-            report the first schedule that fails or has another result.
+        schedules: run so many times, each time with other ranks late at their calls, and report
+            the first schedule that fails or has another result.
         schedule: repeat one of these schedules.
         debug: the rank on which `breakpoint()` and an uncaught exception open pdb in this terminal.
         **inputs: the function's other arguments, the same for every rank.

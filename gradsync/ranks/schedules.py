@@ -1,4 +1,4 @@
-"""Run a function several times, with other delays each time, until a schedule shows a mistake."""
+"""Run a function several times, with other ranks late, until a schedule shows a mistake."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _difference(first: Observation, seen: Observation) -> Failure | None:
         return None
     text = (
         f"The result depends on the schedule: {ranks_text(ranks)} returned another value than when "
-        "no rank was delayed."
+        "no rank was late."
     )
     hint = next((warning for warning in (*seen.warnings, *first.warnings)), None)
     if hint is not None:

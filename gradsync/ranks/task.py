@@ -55,7 +55,7 @@ class Task:
     port: int | None = None  # MASTER_PORT
     mesh: Mapping[str, int] | None = None  # the size of each named dimension of the input `mesh`
     faults: tuple[Fault, ...] = ()
-    schedule: int | None = None  # delays ranks at their calls
+    schedule: int | None = None  # of the ranks that are late at their calls
 
     def __post_init__(self) -> None:
         if not callable(self.function):

@@ -27,7 +27,7 @@ class Operation:
     position: int  # in its group, or between its sender and receiver, from 0
     calls: dict[int, Call] = field(default_factory=dict)  # by rank
     conflict: str | None = None  # what differs between the calls
-    threaded: tuple[int, ...] = ()  # of a conflict: ranks that use this group in several threads
+    threaded: tuple[int, ...] = ()  # of a conflict: ranks with a second thread in this group
     subgroups: tuple[tuple[int, ...], ...] = ()  # of a conflict: the groups that exist
 
 
@@ -88,14 +88,14 @@ def misfit(call: Call, others: Iterable[Call]) -> tuple[Call, Call] | None:
 def groups_differ(call: Call, others: Iterable[Call]) -> bool:
     """Return whether the lists that ranks pass to new_group describe groups that can't start.
 
-    Ranks that pass lists with themselves alone do not wait for others.
+    Ranks that all pass lists with themselves alone do not wait for others.
     """
     pairs = (pair for other in others for pair in ((call, other), (other, call)))
     return any(
         mine != theirs
         and one.rank in mine
         and len(mine) > 1
-        and (two.rank in mine or (two.rank in theirs and len(theirs) > 1))
+        and (two.rank in mine or two.rank in theirs)
         for one, two in pairs
         for mine, theirs in [(one.collective.ranks, two.collective.ranks)]
     )

@@ -22,7 +22,7 @@ from gradsync.ranks.deadlocks.calls import (
     misfit,
     numel,
 )
-from gradsync.ranks.protocol.events import LOOSE_OPS
+from gradsync.ranks.protocol.events import LOOSE_OPS, MAIN_THREAD
 from gradsync.records import Collective, Event
 
 # These collectives do not wait if the tensors are empty.
@@ -112,11 +112,10 @@ class DeadlockDetector:
     def _describe(self, operation: Operation) -> None:
         """Add to a conflict what may have caused it."""
         operation.subgroups = tuple(self.subgroups)
-        operation.threaded = tuple(
-            rank
-            for rank, call in operation.calls.items()
-            if len(self._threads[rank, call.collective.group]) > 1
-        )
+        used = {r: self._threads[r, call.collective.group] for r, call in operation.calls.items()}
+        helped = {rank for rank, threads in used.items() if threads != {MAIN_THREAD}}
+        several = {rank for rank, threads in used.items() if len(threads) > 1}
+        operation.threaded = tuple(sorted(several or (helped if helped != set(used) else ())))
 
     def renumber(self) -> None:
         """Count collectives from 1 again for a new cell; incomplete ones are of earlier cells."""
@@ -145,9 +144,12 @@ class DeadlockDetector:
         """Return the ranks that can never continue."""
         return self._stuck(self._blocked(), sure=True)
 
-    def likely(self) -> Stuck:
-        """Return the ranks that can't continue, unless the data they need is on its way."""
-        return self._stuck(self._blocked(), sure=False)
+    def likely(self, without: Set[int] = frozenset()) -> Stuck:
+        """Return the ranks that can't continue, unless the data they need is on its way.
+
+        Ranks in `without` count as if they never continued.
+        """
+        return self._stuck(self._blocked(), sure=False, without=without)
 
     def abandoned(self, ranks: Iterable[int]) -> Stuck:
         """Return those of these ranks whose last call needed ranks that had ended their groups."""
@@ -211,8 +213,8 @@ class DeadlockDetector:
             if threads and len(threads) > self._others[rank] and rank not in self.over
         }
 
-    def _stuck(self, blocked: Stuck, *, sure: bool) -> Stuck:
-        able = set(self._everyone.difference(self.gone, blocked))
+    def _stuck(self, blocked: Stuck, *, sure: bool, without: Set[int] = frozenset()) -> Stuck:
+        able = set(self._everyone.difference(self.gone, blocked, without))
         freed = list(blocked)
         while blocked and freed:
             freed = [
@@ -341,7 +343,11 @@ class LostRanksDetector(DeadlockDetector):
         """Return none: gloo may let any rank continue, with an error."""
         return {}
 
-    likely = at_last = proved
+    at_last = proved
+
+    def likely(self, without: Set[int] = frozenset()) -> Stuck:
+        """Return none of the ranks, unless some are late: then those that wait."""
+        return self._blocked() if without else {}
 
     def abandoned(self, ranks: Iterable[int]) -> Stuck:  # noqa: ARG002
         """Return none: a rank may have been lost."""

@@ -14,6 +14,7 @@ from gradsync.ranks.deadlocks.calls import (
     portion,
 )
 from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, DeadlockDetector, Stuck
+from gradsync.ranks.protocol.events import NO_GRADIENTS
 from gradsync.records import Collective, Diagnosis, Failure
 from gradsync.text import counted, listed, ranks_text, verb
 
@@ -187,11 +188,13 @@ def mismatch(operation: Operation) -> Failure:
 def _cause(operation: Operation, kind: str) -> str:
     """Return a space and a sentence on the probable cause of a conflict, or ""."""
     calls = operation.calls.values()
+    if any((call.collective.label or "").startswith(NO_GRADIENTS) for call in calls):
+        return " FSDP reduces the gradients that exist: each rank must use the same parameters."
     if operation.threaded:
         who = ranks_text(operation.threaded).capitalize()
         return (
-            f" {who} {verb(operation.threaded, 'uses', 'use')} this process group in several "
-            "threads, so the order of the calls is a race: give each thread a group of its own."
+            f" {who} {verb(operation.threaded, 'uses', 'use')} this process group in a second "
+            "thread, so the order of the calls is a race: give each thread a group of its own."
         )
     if kind == "roots" and all(_own_group(operation.subgroups, calls, call) for call in calls):
         return " Each of these ranks has a group with its own source: is `group=` missing?"

@@ -28,6 +28,7 @@ class RankState:
         self.lines = lines
         self.may_be_lost = may_be_lost
         self.ready = False  # it has received its task and started its process group
+        self.held = False  # it waits until no other rank can continue without it
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None

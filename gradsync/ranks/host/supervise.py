@@ -197,6 +197,8 @@ class Run:
             self._pressing = True
             if frame.kind == "ready":
                 self._take_ready(state)
+            elif frame.kind == "held":
+                state.held = True
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
                     raise wire.WireError("its answer does not belong to this run")
@@ -241,6 +243,7 @@ class Run:
             self._let_survivors_end()
         live = {state.rank for state in self._states if not state.over}
         self._detector.over = set(range(len(self._states))) - live
+        self._release(live)
         stuck = self._detector.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
@@ -257,6 +260,14 @@ class Run:
             graph = explanations.wait_graph(self._detector, len(self._states))
             return replace(explanations.explain(self._detector, proof), graph=graph)
         return self._late(live, now)
+
+    def _release(self, live: set[int]) -> None:
+        """Let the first rank that is late continue, if all others wait for it, or are late, too."""
+        held = {state.rank for state in self._states if state.held and state.rank in live}
+        if held and live - held <= self._detector.likely(without=held).keys():
+            first = self._states[min(held)]
+            first.held = False
+            first.go()
 
     def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
         """Return the ranks that certainly can't continue, once no other rank can change this."""

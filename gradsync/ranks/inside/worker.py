@@ -69,7 +69,7 @@ def main(
     process = os.getpid()
     recorder = Recorder(channel, setup["rank"], setup["began"])
     if setup["faults"] or setup["schedule"]:
-        recorder.disturbances = Disturbances(setup)
+        recorder.disturbances = Disturbances(setup, recorder.hold)
     head, pieces = answer_of(
         lambda: _run(channel, setup, recorder), setup["nonce"], tuple(setup["roots"])
     )
@@ -100,8 +100,6 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     watching = watch.install()
     if setup["process_group"]:
         start_group(str(Path(setup["directory"]) / "store"), rank, world_size, setup["backend"])
-    # A rank that does not call new_group is found on every run, not only if the others are slow.
-    os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     watching.begin(recorder, world_size, tuple(setup["roots"]))
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))

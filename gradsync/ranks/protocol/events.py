@@ -17,6 +17,8 @@ from gradsync.records import Collective, Event, EventKind
 KINDS = get_args(EventKind)
 # A rank may complete these before all members have arrived, if it needs no data from them.
 LOOSE_OPS = {"broadcast", "reduce", "gather", "scatter"}
+NO_GRADIENTS = "without gradients: "  # how the label of such parameters of an FSDP unit begins
+MAIN_THREAD = 0  # the number of a rank's main thread in its events
 MAX_RANKS = 256
 MAX_TEXT = 200  # characters of a name; longer ones are cut
 MAX_SIDES = 64

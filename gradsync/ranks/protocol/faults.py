@@ -1,4 +1,4 @@
-"""Faults that a test plans for some of its ranks, and the delays of a schedule."""
+"""Faults that a test plans for some of its ranks, and the schedules in which ranks are late."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 CALL = re.compile(r"(?P<op>[\w.]+) #(?P<number>[1-9]\d*)")
-DELAY_SECONDS = 0.005  # of a rank at a call: a collective of small tensors takes about 1 ms
-MOST_DELAYS = 200  # on each rank
+MOST_HOLDS = 200  # on each rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +51,20 @@ def slow(rank: int, seconds: float, at: str | None = None) -> Fault:
     return Fault("slow", rank, at, seconds)
 
 
-def delays(schedule: int, rank: int, world_size: int) -> tuple[list[float], list[float]]:
-    """Return how long a rank waits before and after it starts each of its first calls, in seconds.
+def holds(schedule: int, rank: int, world_size: int) -> tuple[list[bool], list[bool]]:
+    """Return at which of its calls a rank is late: before it starts them, and after.
 
-    Schedule 0 has no delays. In the next ones, one rank is late before each call, and then one
-    after each call. All others are drawn from the schedule's number.
+    A rank that is late continues when all other ranks wait, have finished, or are late, too. In
+    schedule 0, no rank is. In the next ones, one rank is late before each call, and then one after
+    each call. All others are drawn from the schedule's number.
     """
-    none, late = [0.0] * MOST_DELAYS, [DELAY_SECONDS] * MOST_DELAYS
+    never, always = [False] * MOST_HOLDS, [True] * MOST_HOLDS
+    if schedule == 0:
+        return never, never
     if schedule <= 2 * world_size:
-        turn, after = divmod(schedule - 1, world_size)[::-1] if schedule else (None, 0)
-        mine = late if turn == rank else none
-        return (none, mine) if after else (mine, none)
+        after, turn = divmod(schedule - 1, world_size)
+        mine = always if turn == rank else never
+        return (never, mine) if after else (mine, never)
     drawn = random.Random(f"schedule {schedule}, rank {rank}")
-    before, behind = (
-        [drawn.choice((0.0, DELAY_SECONDS)) for _ in range(MOST_DELAYS)] for _ in range(2)
-    )
+    before, behind = ([drawn.random() < 0.5 for _ in range(MOST_HOLDS)] for _ in range(2))
     return before, behind

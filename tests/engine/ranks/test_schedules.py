@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from gradsync import RankFailure, kill, run_ranks, slow
-from gradsync.ranks.protocol.faults import Fault, delays
+from gradsync.ranks.protocol.faults import Fault, holds
 
 
 def receives_from_any_rank(rank):
@@ -41,10 +41,10 @@ def test_a_correct_program_has_one_result_in_all_schedules():
 
 
 def test_each_rank_is_late_in_a_schedule_of_its_own():
-    late = [[any(part) for part in delays(schedule, 1, 2)] for schedule in range(5)]
+    late = [[any(part) for part in holds(schedule, 1, 2)] for schedule in range(5)]
 
     assert late == [[False, False], [False, False], [True, False], [False, False], [False, True]]
-    assert delays(9, 0, 2) == delays(9, 0, 2) != delays(9, 1, 2)
+    assert holds(9, 0, 2) == holds(9, 0, 2) != holds(9, 1, 2)
 
 
 def test_a_rank_is_killed_at_the_call_that_the_fault_names():

@@ -62,7 +62,19 @@ def caller(roots: tuple[str, ...], op: str, tensor: torch.Tensor | None) -> Call
         if tensor is not None and tensor.numel() > 0:
             modules = _modules(frames[:MODULE_FRAMES])
             label = next(filter(None, (_label(each, tensor, where) for each in modules)), None)
+    label = label or _without_gradients(stack)
     return Caller(where, _names(frames), label, _via(stack[: stack.index(frames[0])], op))
+
+
+def _without_gradients(stack: Sequence[FrameType]) -> str | None:
+    """Name the parameters without gradients of the FSDP2 unit whose gradients are reduced."""
+    for frame in stack:
+        if frame.f_code.co_name == "post_backward" and "fsdp_params_with_grad" in frame.f_locals:
+            reduced = set(map(id, frame.f_locals["fsdp_params_with_grad"]))
+            unit = frame.f_locals["self"].fsdp_params
+            names = [param._param_fqn for param in unit if id(param) not in reduced]
+            return f"{events.NO_GRADIENTS}{', '.join(names)}" if names else None
+    return None
 
 
 def _is_test(stack: Sequence[FrameType], roots: tuple[str, ...]) -> bool:

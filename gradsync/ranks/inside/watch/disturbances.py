@@ -1,4 +1,4 @@
-"""Untrusted side: disturb this rank at its calls, as a test has planned: delays, and its end."""
+"""Untrusted side: disturb this rank at its calls, as a test has planned: it is late, or ends."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, repeat
 from typing import Any
 
-from gradsync.ranks.protocol.faults import Fault, delays
+from gradsync.ranks.protocol.faults import Fault, holds
 from gradsync.records import Collective
 
 
 class Disturbances:
-    """The faults and delays of one rank."""
+    """The faults of one rank, and the calls at which it is late."""
 
-    def __init__(self, setup: Mapping[str, Any]) -> None:
+    def __init__(self, setup: Mapping[str, Any], hold: Callable[[], None]) -> None:
+        """Plan them; `hold` blocks until the other ranks can't continue without this one."""
+        self._hold = hold
         planned = [Fault(**fault) for fault in setup["faults"]]
         self._faults = [fault for fault in planned if fault.rank == setup["rank"]]
-        before, behind = delays(setup["schedule"] or 0, setup["rank"], setup["world_size"])
-        self._before, self._behind = chain(before, repeat(0.0)), chain(behind, repeat(0.0))
+        before, behind = holds(setup["schedule"] or 0, setup["rank"], setup["world_size"])
+        self._before, self._behind = chain(before, repeat(False)), chain(behind, repeat(False))
         self._numbers: Counter[tuple[object, ...]] = Counter()
         self.pending = {str(fault) for fault in self._faults if fault.at}  # have not happened yet
 
@@ -36,8 +38,10 @@ class Disturbances:
                 if fault.kind == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(fault.seconds)
-        time.sleep(next(self._before))
+        if next(self._before):
+            self._hold()
 
     def after(self) -> None:
-        """Delay the rank after a call has started."""
-        time.sleep(next(self._behind))
+        """Hold the rank after a call has started."""
+        if next(self._behind):
+            self._hold()

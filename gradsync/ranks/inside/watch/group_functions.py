@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.distributed import distributed_c10d, rpc
 
 from gradsync.ranks.inside.watch.state import Watch
 
+_meets: ContextVar[bool] = ContextVar("meets", default=False)
 Met = tuple[tuple[int, ...], tuple[int, ...]] | None  # the ranks that meet, and a list of ranks
 
 
@@ -30,6 +32,7 @@ def install(watch: Watch) -> None:
     _wrap(watch, torch_modules, "destroy_process_group", "destroy_process_group", _leavers)
     if rpc.is_available():
         _wrap(watch, (rpc, rpc.api), "shutdown", "rpc.shutdown", _workers)
+    _meet_in_new_group()
     _wrap_store(watch, "wait")
     _wrap_store(watch, "get")
 
@@ -51,12 +54,25 @@ def _wrap(
             return original(*args, **kwargs)
         members, ranks = met
         collective = watch.describe(op, f"{op} {members}", members=members, ranks=ranks)
-        with watch.blocking(collective):
-            return original(*args, **kwargs)
+        before = _meets.set(op == "new_group")
+        try:
+            with watch.blocking(collective):
+                return original(*args, **kwargs)
+        finally:
+            _meets.reset(before)
 
     for module in modules:
         if hasattr(module, name):
             setattr(module, name, meet)
+
+
+def _meet_in_new_group() -> None:
+    """Make `new_group` wait for all ranks, as torch does with TORCH_DIST_INIT_BARRIER=1.
+
+    A rank that does not call it is then found on every run, not only if the others are slow.
+    """
+    original = distributed_c10d._is_barrier_after_init
+    distributed_c10d._is_barrier_after_init = lambda: int(_meets.get()) or original()
 
 
 def _wrap_store(watch: Watch, name: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from gradsync.ranks.inside.watch.disturbances import Disturbances
 from gradsync.ranks.inside.watch.threads import THREADS
 from gradsync.ranks.protocol import events, wire
-from gradsync.ranks.protocol.events import LOOSE_OPS
+from gradsync.ranks.protocol.events import LOOSE_OPS, MAIN_THREAD
 from gradsync.records import Collective, Event, EventKind
 
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
@@ -63,6 +63,12 @@ class Recorder:
                 self.await_go()
                 self._known.add(kind)
         return call
+
+    def hold(self) -> None:
+        """Block until no other rank can continue without this one."""
+        with self._lock:
+            self.send(wire.pack("held"))
+            self.await_go()
 
     def await_go(self) -> None:
         """Block until the trusted side permits this rank to continue."""
@@ -139,7 +145,7 @@ class Recorder:
             kind=kind,
             call=call,
             seconds=time.monotonic() - self._began,
-            thread=thread,
+            thread=MAIN_THREAD if thread == threading.main_thread().ident else thread,
             others=self._others(thread),
             collective=collective,
             touched=touched,

@@ -188,6 +188,8 @@ def _observe_conditions() -> None:
                 THREADS.wake(self._sleepers.popleft())
             super().notify(n)
 
+    # A child process that a rank spawns unpickles it by this name, and gets Python's own class.
+    ObservedCondition.__module__, ObservedCondition.__qualname__ = "threading", "Condition"
     threading.Condition = ObservedCondition  # type: ignore[misc]
 
 

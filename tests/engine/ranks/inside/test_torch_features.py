@@ -155,7 +155,7 @@ FEATURES = {  # -> the collective that rank 1 skips, in words that no version of
     checkpoint: "all_gather #1 (in save, 1 x int64)",
     pipeline: "(in step, 1 x int32)",
     functional_collective: "all_reduce #1 (in a functional collective, 2 x float32)",
-    compiled: "all_reduce #1 (in a functional collective, 2 x float32)",
+    compiled: "all_reduce #1 (2 x float32)",
     dtensor: "(in full_tensor, 4 x float32)",
     device_mesh: "new_group #1 (in init_device_mesh)",
     batched_messages: "send #1 to rank 1 (in batch_isend_irecv, 2 x float32)",
