@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradsync.records import Diagnosis
-from gradsync.testing import assert_on_every_rank, case_by_case, check, each, exercise
-from support.rules.parallel_layers import unlike_linear
+from gradsync.testing import assert_on_every_rank, case_by_case, exercise, raise_mistake
+from support.probes.parallel_layers import probe_loading
+from support.rules.parallel_layers import loaded_wrongly, unlike_linear
 from support.rules.wrong_results import ends_with
 
 GUIDE = "Tensor parallelism"
@@ -151,80 +151,14 @@ def loading_mistakes(full, inputs, bias, world_size):
     ]
 
 
-def probe_objects(model_parallel, full):
-    """Load a frozen layer and a trainable one; describe them, and the tensors that were passed."""
-    column = model_parallel.ColumnParallelLinear(INPUTS, HIDDEN)
-    row = model_parallel.RowParallelLinear(HIDDEN, OUTPUTS)
-    column.requires_grad_(False)
-    before = [*column.parameters(), *row.parameters()]
-    trained = [param.requires_grad for param in before]
-    for param in before:
-        param.data.fill_(BEFORE)
-    given = {name: tensor.clone() for name, tensor in full.items()}
-    model_parallel.load_full_linear(column, given["first"], given["first_bias"])
-    model_parallel.load_full_linear(row, given["second"], given["second_bias"])
-    after = [*column.parameters(), *row.parameters()]
-    same = len(before) == len(after) and all(map(lambda a, b: a is b, before, after))
-    keeps = [p.requires_grad for p in after] == trained
-    leaves = all(p.is_leaf and p.grad is None for p in after)
-    loaded = any(bool((param != BEFORE).any()) for param in after)
-    for param in after:
-        param.data.add_(1)  # as an optimizer's step would
-    return {"same": same, "keeps": keeps, "leaves": leaves, "loaded": loaded, "given": given}
-
-
-AFTER_LOADING = {  # what probe_objects checks: the code and the message if it is False
-    "loaded": (
-        "differs-from-single-process",
-        "load_full_linear did not change the layer's parameters. Copy this rank's part into them.",
-    ),
-    "same": (
-        "tensors-replaced",
-        "load_full_linear replaced the layer's parameters with new objects. An optimizer created "
-        "earlier would train the old ones. Copy into the existing parameters.",
-    ),
-    "leaves": (
-        "frozen-touched",
-        "After load_full_linear, a parameter of the layer has a gradient, or is not a leaf of the "
-        "autograd graph. Copy without gradient tracking.",
-    ),
-    "keeps": (
-        "frozen-touched",
-        "load_full_linear changed `requires_grad` of a parameter. A frozen parameter must stay "
-        "frozen, and a trainable one trainable.",
-    ),
-}
-
-
 @exercise("phase2/load_full_linear", points=0.5)
 def test_the_layers_parameters_stay_the_same_objects(ranks, rng):
     """Loading copies: the parameters stay the same objects, and share no memory with the input."""
     full = draw_mlp(rng)
 
-    seen = ranks(probe_objects, 2, full=full)
+    seen = ranks(probe_loading, 2, full=full)
 
-    for name, (code, text) in AFTER_LOADING.items():
-        lacking = [rank for rank in range(2) if not seen[rank][name]]
-        check(
-            not lacking,
-            code,
-            text,
-            ranks=lacking,
-            guide=GUIDE,
-        )
-    assert_on_every_rank(
-        each(seen, lambda kept: kept["given"]),
-        full,
-        mistakes=[shares_memory],
-    )
-
-
-def shares_memory(seen, _expected):
-    text = (
-        "A step on the layer's parameters also changes the full weight or bias that was loaded, "
-        "because they share memory. Copy the values instead."
-    )
-    return Diagnosis("tensors-replaced", tuple(range(len(seen))), text, guide=GUIDE)
+    raise_mistake(loaded_wrongly(seen, full))
 
 
 @exercise("phase2/load_full_linear", points=0.75)

@@ -22,6 +22,17 @@ GRADIENTS = {
 }
 
 
+SENDS_WEIGHTS = (
+    "They do so for one sample, although a rank's part of the weight has only {} bytes. Send "
+    "activations and their gradients, never parts of the weight."
+)
+GATHERED = "Gather the parts in the order of the ranks, on every rank."
+SUMMED = (
+    "A parameter that is complete on every rank, such as a bias added to a sum, must start with "
+    "the same values on all ranks."
+)
+
+
 def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     """Return the rules for one gradient of a parallel layer.
 
@@ -45,13 +56,7 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     other = unlike_linear(what)
     if world_size == 1:  # nothing is split: a factor of 1 would match right gradients
         return [no_gradient, other]
-    many = ends_with(
-        [world_size * gradient for gradient in expected],
-        "differs-from-single-process",
-        f"{what} is {world_size} times the gradient in nn.Linear: in backward, every rank already "
-        "has the complete gradient, but it is summed over the ranks. Remove that sum.",
-        GUIDE,
-    )
+    many = _summed_in_backward(what, [world_size * gradient for gradient in expected])
     few = ends_with(
         [gradient / world_size for gradient in expected],
         "differs-from-single-process",
@@ -61,6 +66,29 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
         GUIDE,
     )
     return [no_gradient, many, few, other]
+
+
+def _summed_in_backward(what: str, wrong: Sequence[Any]) -> Rule:
+    """Return the rule for gradients that are summed over the ranks although each is complete."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not close(list(seen), list(wrong)):
+            return None
+        lines = [e.collective.where for e in seen.events if e.rank == 0 and e.collective]
+        *earlier, last = lines or [None]
+        at = f", at {last}" if last and last not in earlier else ""
+        text = (
+            f"{what} is {seen.world_size} times the gradient in nn.Linear: backward sums it over "
+            f"the ranks{at}, but every rank already has the complete gradient. The sum in forward "
+            "is right; its backward must pass the gradient on unchanged. Autograd's own versions "
+            "of all_reduce, such as torch.distributed.nn.functional.all_reduce, also sum in "
+            "backward: write a torch.autograd.Function instead."
+        )
+        where = last if at else None
+        ranks = tuple(range(seen.world_size))
+        return Diagnosis("differs-from-single-process", ranks, text, where, GUIDE)
+
+    return rule
 
 
 def unlike_linear(what: str) -> Rule:
@@ -274,3 +302,46 @@ def _is_unset(value: Mapping[str, Any]) -> bool:
     if weight is None or outputs is None or not np.isfinite(outputs).all():
         return True
     return len(np.unique(weight)) <= weight.size / 2  # random numbers rarely repeat
+
+
+AFTER_LOADING = {  # what probe_objects checks: the code and the message if it is False
+    "loaded": (
+        "differs-from-single-process",
+        "load_full_linear did not change the layer's parameters. Copy this rank's part into them.",
+    ),
+    "same": (
+        "tensors-replaced",
+        "load_full_linear replaced the layer's parameters with new objects. An optimizer created "
+        "earlier would train the old ones. Copy into the existing parameters.",
+    ),
+    "leaves": (
+        "frozen-touched",
+        "After load_full_linear, a parameter of the layer has a gradient, or is not a leaf of the "
+        "autograd graph. Copy without gradient tracking.",
+    ),
+    "keeps": (
+        "frozen-touched",
+        "load_full_linear changed `requires_grad` of a parameter. A frozen parameter must stay "
+        "frozen, and a trainable one trainable.",
+    ),
+}
+
+
+def loaded_wrongly(seen: Sequence[Mapping[str, Any]], full: Mapping[str, Any]) -> Diagnosis | None:
+    """Recognise layers whose parameters were replaced or changed in other ways than their values.
+
+    Args:
+        seen: by rank, what `support.probes.parallel_layers.probe_loading` returns.
+        full: the tensors that were loaded.
+    """
+    for name, (code, text) in AFTER_LOADING.items():
+        ranks = tuple(rank for rank, value in enumerate(seen) if not value[name])
+        if ranks:
+            return Diagnosis(code, ranks, text, guide=GUIDE)
+    if all(close(value["given"], full) for value in seen):
+        return None
+    text = (
+        "A step on the layer's parameters also changes the full weight or bias that was loaded, "
+        "because they share memory. Copy the values instead."
+    )
+    return Diagnosis("tensors-replaced", tuple(range(len(seen))), text, guide=GUIDE)

@@ -2,65 +2,52 @@
 
 import torch
 
-from gradsync.testing import (
-    assert_on_every_rank,
-    assert_rank_by_rank,
-    check,
-    each,
-    exercise,
-    raise_mistake,
-)
-from gradsync.text import counted, listed
+from gradsync.testing import assert_on_every_rank, exercise, raise_mistake
+from gradsync.testing.traffic import too_many_bytes
+from support.probes.parallel_layers import COLUMN, ROW, answers, beginning, probe_loading
 from support.rules.parallel_layers import (
-    column_input_mistake,
+    GATHERED,
+    GUIDE,
+    SENDS_WEIGHTS,
+    SUMMED,
+    diagnose_beginning,
+    diagnose_gathering,
     diagnose_refusals,
-    layer_gradient_mistakes,
-    row_output_mistakes,
+    loaded_wrongly,
     unlike_linear,
 )
+from support.rules.split_layers import check_layers, judge_layers, run_layers
+from support.rules.waiting import nobody_waited
 from support.rules.wrong_results import ends_with
 
-LAYERS = "Tensor parallelism"
+WIDE, WEIGHT_BYTES = 64, 64 * 64 // 2 * 4  # the bytes are of each rank's part, with 2 ranks
 
 
-def fill(layer, weight, bias):
-    """Copy a rank's parts into its layer's parameters, which are recognised by their sizes."""
-    parts = {len(part): torch.tensor(part) for part in (weight, bias)}
-    params = {param.numel(): param for param in layer.parameters()}
-    if not {len(weight)} <= params.keys() <= parts.keys():
-        raise ValueError(
-            f"A rank's part has {counted(len(weight), 'weight')} and {len(bias)} bias here, but "
-            "the layer's parameters have the shapes "
-            f"{listed(tuple(param.shape) for param in layer.parameters())}."
-        )
-    for size, param in params.items():
-        param.data.copy_(parts[size].reshape(param.shape))
-    return params[len(weight)]
+def column_layer(*shape, upstream=(1.0, 1.0)):
+    """Return a layer with the rows [1, 2] and [3, 4] and the biases 5 and 6; the input is [1, 10].
+
+    `shape` are the dimensions of the input before the features.
+    """
+    return {
+        "weight": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "bias": torch.tensor([5.0, 6.0]),
+        "inputs": torch.tensor([1.0, 10.0]).expand(*shape, 2),
+        "upstream": torch.tensor(upstream).expand(*shape, 2),
+    }
 
 
-def forward_and_backward(layer, weight, bias, inputs):
-    """Return the outputs, and the gradients of their sum."""
-    param = fill(layer, weight, bias)
-    leaf = torch.tensor([inputs], requires_grad=True)
-    outputs = layer(leaf)
-    if outputs.requires_grad:
-        outputs.backward(torch.ones_like(outputs))
-    gradient = None if param.grad is None else param.grad.reshape(-1)
-    return {"outputs": outputs.detach(), "inputs": leaf.grad, "weight": gradient}
+def row_layer(*shape):
+    """Return a layer with the row [1, 2, 3, 4] and the bias 5; the input is [1, 1, 10, 10]."""
+    return {
+        "weight": torch.tensor([[1.0, 2.0, 3.0, 4.0]]),
+        "bias": torch.tensor([5.0]),
+        "inputs": torch.tensor([1.0, 1.0, 10.0, 10.0]).expand(*shape, 4),
+        "upstream": torch.ones(*shape, 1),
+    }
 
 
-def check_layer(seen, mistakes, **wanted):
-    """Compare each rank's outputs and gradients with the expected values."""
-    for name, values in wanted.items():
-        by_rank = [torch.tensor(value) for value in values]
-        rules = [unlike_linear("The layer's output")]
-        if name != "outputs":
-            rules = layer_gradient_mistakes(name, by_rank)
-        assert_rank_by_rank(
-            each(seen, lambda kept, name=name: kept[name]),
-            by_rank,
-            mistakes=[*mistakes.get(name, []), *rules],
-        )
+def in_double(layer):
+    return {name: tensor.double() / 3 for name, tensor in layer.items()}
 
 
 @exercise("phase2/ColumnParallelLinear", points=1)
@@ -70,60 +57,55 @@ def test_each_rank_computes_its_part_of_the_outputs(ranks):
     The outputs are 1 + 20 + 5 = 26 and 3 + 40 + 6 = 49. The gradient of their sum with respect to
     the input is [1 + 3, 2 + 4] on both ranks.
     """
+    check_layers(ranks, COLUMN, 2, [(column_layer(1), {})])
 
-    def probe(rank, model_parallel):
-        layer = model_parallel.ColumnParallelLinear(2, 2)
-        weight, bias = ([1.0, 2.0], [5.0]) if rank == 0 else ([3.0, 4.0], [6.0])
-        return forward_and_backward(layer, weight, bias, [1.0, 10.0])
 
-    seen = ranks(probe, world_size=2)
+@exercise("phase2/ColumnParallelLinear", points=1)
+def test_a_column_layer_takes_inputs_of_any_shape_and_dtype(ranks):
+    """Inputs have the shapes (2,), (3, 2) and (2, 1, 2); one is of float64, one has no bias."""
+    layers = [
+        (column_layer(), {}),
+        (in_double(column_layer(3)), {}),
+        (column_layer(2, 1), {"bias": False}),
+    ]
 
-    alone = column_input_mistake(torch.ones(1, 2), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
-    check_layer(
-        seen,
-        {"inputs": [alone]},
-        outputs=[[[26.0]], [[49.0]]],
-        weight=[[1.0, 10.0], [1.0, 10.0]],
-        inputs=[[[4.0, 6.0]], [[4.0, 6.0]]],
-    )
+    check_layers(ranks, COLUMN, 2, layers)
+
+
+@exercise("phase2/ColumnParallelLinear", points=1)
+def test_a_rank_without_gradient_takes_part_in_backward(ranks):
+    """The gradient of rank 0's output is 0 and that of rank 1's is 1: the input's is [3, 4]."""
+    check_layers(ranks, COLUMN, 2, [(column_layer(1, upstream=(0.0, 1.0)), {})])
 
 
 @exercise("phase2/ColumnParallelLinear", points=1)
 def test_gathered_outputs_are_on_every_rank(ranks):
     """With gather_output=True, both ranks have both outputs, 26 and 49, and the same gradients."""
+    options = {"gather_output": True}
 
-    def probe(rank, model_parallel):
-        layer = model_parallel.ColumnParallelLinear(2, 2, gather_output=True)
-        weight, bias = ([1.0, 2.0], [5.0]) if rank == 0 else ([3.0, 4.0], [6.0])
-        return forward_and_backward(layer, weight, bias, [1.0, 10.0])
-
-    seen = ranks(probe, world_size=2)
-
-    parts = [torch.tensor([[26.0]]), torch.tensor([[49.0]])]
-    text = "With gather_output=True, each rank returns only its own part. Gather all outputs."
-    check_layer(
-        seen,
-        {"outputs": [ends_with(parts, "parameters-not-gathered", text, LAYERS)]},
-        outputs=[[[26.0, 49.0]]] * 2,
-        weight=[[1.0, 10.0], [1.0, 10.0]],
-        inputs=[[[4.0, 6.0]], [[4.0, 6.0]]],
-    )
+    check_layers(ranks, COLUMN, 2, [(column_layer(1), options), (column_layer(2, 1), options)])
 
 
-def probe_row(rank, model_parallel, parallel):
-    layer = model_parallel.RowParallelLinear(4, 1, input_is_parallel=parallel)
-    weight, inputs = ([1.0, 2.0], [1.0, 1.0]) if rank == 0 else ([3.0, 4.0], [10.0, 10.0])
-    inputs = inputs if parallel else [1.0, 1.0, 10.0, 10.0]
-    return forward_and_backward(layer, weight, [5.0], inputs)
-
-
-def row_mistakes():
-    drawn = {
-        "weight": torch.tensor([[1.0, 2.0, 3.0, 4.0]]),
-        "inputs": torch.tensor([[1.0, 1.0, 10.0, 10.0]]),
-        "bias": torch.tensor([5.0]),
+def check_traffic(ranks, name):
+    """Check the bytes that a layer of 64 inputs and outputs sends for one sample."""
+    side = torch.arange(WIDE) / WIDE
+    layer = {
+        "weight": side[:, None] - side,
+        "bias": side,
+        "inputs": 1 - side,
+        "upstream": torch.ones(WIDE),
     }
-    return {"outputs": row_output_mistakes(drawn, torch.tensor([[78.0]]), 2)}
+    seen = run_layers(ranks, name, 2, [(layer, {})])
+
+    why = SENDS_WEIGHTS.format(f"{WEIGHT_BYTES:,}")
+    raise_mistake(too_many_bytes(seen, WEIGHT_BYTES, why, GUIDE))
+    judge_layers(name, seen, [(layer, {})])
+
+
+@exercise("phase2/ColumnParallelLinear", points=1)
+def test_a_column_layer_sends_no_weights(ranks):
+    """For a sample of 64 features, the ranks send fewer bytes than a part of the weight has."""
+    check_traffic(ranks, COLUMN)
 
 
 @exercise("phase2/RowParallelLinear", points=1)
@@ -132,29 +114,33 @@ def test_the_products_are_summed_and_the_bias_is_added_once(ranks):
 
     The products are 3 and 70, and the output is 3 + 70 + 5 = 78 on both ranks.
     """
-    seen = ranks(probe_row, world_size=2, parallel=True)
+    check_layers(ranks, ROW, 2, [(row_layer(1), {})])
 
-    check_layer(
-        seen,
-        row_mistakes(),
-        outputs=[[[78.0]], [[78.0]]],
-        weight=[[1.0, 1.0], [10.0, 10.0]],
-        inputs=[[[1.0, 2.0]], [[3.0, 4.0]]],
-    )
+
+@exercise("phase2/RowParallelLinear", points=1)
+def test_a_row_layer_takes_inputs_of_any_shape_and_dtype(ranks):
+    """Inputs have the shapes (2,), (3, 2) and (2, 1, 2) on a rank; one is of float64."""
+    layers = [
+        (row_layer(), {}),
+        (in_double(row_layer(3)), {}),
+        (row_layer(2, 1), {"bias": False}),
+    ]
+
+    check_layers(ranks, ROW, 2, layers)
 
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_whole_input_is_split_by_the_layer(ranks):
     """With input_is_parallel=False, both ranks get all 4 inputs, and all 4 input gradients."""
-    seen = ranks(probe_row, world_size=2, parallel=False)
+    options = {"input_is_parallel": False}
 
-    check_layer(
-        seen,
-        row_mistakes(),
-        outputs=[[[78.0]], [[78.0]]],
-        weight=[[1.0, 1.0], [10.0, 10.0]],
-        inputs=[[[1.0, 2.0, 3.0, 4.0]]] * 2,
-    )
+    check_layers(ranks, ROW, 2, [(row_layer(1), options), (in_double(row_layer(2, 1)), options)])
+
+
+@exercise("phase2/RowParallelLinear", points=1)
+def test_a_row_layer_sends_no_weights(ranks):
+    """For a sample of 64 features, the ranks send fewer bytes than a part of the weight has."""
+    check_traffic(ranks, ROW)
 
 
 @exercise("phase2/ColumnParallelLinear", points=1)
@@ -162,7 +148,7 @@ def test_outputs_that_cannot_be_split_evenly_are_refused(ranks):
     """3 outputs can't be split over 2 ranks and raise a ValueError. 3 inputs are allowed."""
 
     def probe(model_parallel):
-        return refusals(model_parallel.ColumnParallelLinear, [(2, 3), (3, 2)])
+        return answers(model_parallel.ColumnParallelLinear, [(2, 3), (3, 2)])
 
     raise_mistake(diagnose_refusals(ranks(probe, world_size=2), "out_features"))
 
@@ -172,51 +158,98 @@ def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
     """3 inputs can't be split over 2 ranks and raise a ValueError. 3 outputs are allowed."""
 
     def probe(model_parallel):
-        return refusals(model_parallel.RowParallelLinear, [(3, 2), (2, 3)])
+        return answers(model_parallel.RowParallelLinear, [(3, 2), (2, 3)])
 
     raise_mistake(diagnose_refusals(ranks(probe, world_size=2), "in_features"))
 
 
-def refusals(layer_class, cases):
-    """Return the error raised by the constructor of each layer, or None."""
-    errors = []
-    for sizes in cases:
-        try:
-            layer_class(*sizes)
-            errors.append(None)
-        except ValueError as error:
-            errors.append(f"ValueError: {error}")
-    return errors
+@exercise("phase2/ColumnParallelLinear", points=1)
+def test_a_new_column_layer_starts_with_random_weights(ranks):
+    """A new layer's weights are random, and both ranks gather the same 6 outputs."""
+
+    def probe(rank, model_parallel):
+        return beginning(model_parallel.ColumnParallelLinear, rank, gather_output=True)
+
+    seen = ranks(probe, world_size=2)
+
+    raise_mistake(nobody_waited(seen, GUIDE))
+    raise_mistake(diagnose_gathering(seen, 6))
+    raise_mistake(diagnose_beginning(seen, GATHERED))
+
+
+@exercise("phase2/RowParallelLinear", points=1)
+def test_a_new_row_layer_starts_with_random_weights(ranks):
+    """A new layer's weights are random, and its bias is the same on both ranks."""
+
+    def probe(rank, model_parallel):
+        return beginning(model_parallel.RowParallelLinear, rank, input_is_parallel=False)
+
+    seen = ranks(probe, world_size=2)
+
+    raise_mistake(nobody_waited(seen, GUIDE))
+    raise_mistake(diagnose_beginning(seen, SUMMED))
+
+
+FULL = {
+    "first": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    "first_bias": torch.tensor([0.0, 7.0]),
+    "second": torch.tensor([[1.0, 10.0]]),
+    "second_bias": torch.tensor([1.0]),
+}
 
 
 @exercise("phase2/load_full_linear", points=1)
 def test_each_rank_loads_its_part(ranks):
-    """Two full layers, loaded in parts on 2 ranks, map [1, 1] to 3 + 14 + 1 = 18.
+    """Two full layers, loaded in parts on 2 ranks, map [1, 1] to 3 and 14, and then to 144.
 
-    The first has the rows [1, 2] and [3, 4] and the biases 0 and 7, the second the row [1, 1] and
-    the bias 1. An optimizer created before loading still trains the layers.
+    The first has the rows [1, 2] and [3, 4] and the biases 0 and 7, the second the row [1, 10] and
+    the bias 1: 3 + 140 + 1. Without the biases, the outputs are 3 and 7, and then 73.
     """
 
-    def probe(model_parallel):
-        column = model_parallel.ColumnParallelLinear(2, 2)
-        row = model_parallel.RowParallelLinear(2, 1)
-        before = [*column.parameters(), *row.parameters()]
-        weight, bias = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0.0, 7.0])
-        model_parallel.load_full_linear(column, weight, bias)
-        model_parallel.load_full_linear(row, torch.ones(1, 2), torch.ones(1))
-        after = [*column.parameters(), *row.parameters()]
-        same = all(a is b for a, b in zip(before, after, strict=True))
-        return {"same": same, "outputs": row(column(torch.ones(1, 2))).detach()}
+    def probe(model_parallel, full):
+        outputs = []
+        for bias in (True, False):
+            column = model_parallel.ColumnParallelLinear(2, 2, bias)
+            row = model_parallel.RowParallelLinear(2, 1, bias)
+            for layer, name in ((column, "first"), (row, "second")):
+                part = full[f"{name}_bias"] if bias else None
+                model_parallel.load_full_linear(layer, full[name], part)
+            outputs.append(row(column(torch.ones(1, 2))).detach())
+        return torch.cat(outputs)
 
-    seen = ranks(probe, world_size=2)
+    seen = ranks(probe, world_size=2, full=FULL)
 
-    outputs = each(seen, lambda kept: kept["outputs"])
+    part = "Every rank has loaded the part of rank {} of the layers. Each rank must load its own."
+    same = [
+        ends_with([wrong] * 2, "same-shard-on-every-rank", part.format(rank), GUIDE)
+        for rank, wrong in enumerate((torch.tensor([[7.0], [6.0]]), torch.tensor([[281.0], [140]])))
+    ]
     rule = unlike_linear("The output of a column layer and a row layer after loading")
-    assert_on_every_rank(outputs, torch.tensor([[18.0]]), mistakes=[rule])
-    check(
-        all(kept["same"] for kept in seen),
-        "tensors-replaced",
-        "load_full_linear replaced the layer's parameters with new objects. An optimizer created "
-        "earlier would train the old ones. Copy into the existing parameters.",
-        guide=LAYERS,
-    )
+    assert_on_every_rank(seen, torch.tensor([[144.0], [73.0]]), mistakes=[*same, rule])
+
+
+@exercise("phase2/load_full_linear", points=1)
+def test_the_parameters_stay_the_same_objects(ranks):
+    """The values are copied into the layers' parameters, of which the first layer's are frozen."""
+    raise_mistake(loaded_wrongly(ranks(probe_loading, world_size=2, full=FULL), FULL))
+
+
+@exercise("phase2/load_full_linear", points=1)
+def test_an_optimizer_that_was_created_before_still_trains(ranks):
+    """A step with learning rate 1/2 takes the weights [1, 2] and [3, 4] to [0.5, 1.5] and [2.5, 3.5]."""
+
+    def probe(model_parallel, full):
+        column = model_parallel.ColumnParallelLinear(2, 2, bias=False, gather_output=True)
+        optimizer = torch.optim.SGD(column.parameters(), lr=0.5)
+        model_parallel.load_full_linear(column, full["first"], None)
+        column(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return column(torch.ones(1, 2)).detach()
+
+    seen = ranks(probe, world_size=2, full=FULL)
+
+    text = "An optimizer created before load_full_linear no longer trains the layer, because the "
+    text += "layer's parameters are now new objects. Copy into the existing parameters."
+    stale = ends_with([torch.tensor([[3.0, 7.0]])] * 2, "tensors-replaced", text, GUIDE)
+    rule = unlike_linear("After a step, the output of a layer that was loaded")
+    assert_on_every_rank(seen, torch.tensor([[2.0, 6.0]]), mistakes=[stale, rule])
