@@ -211,6 +211,8 @@ def test_each_rank_loads_its_part(ranks):
         for bias in (True, False):
             column = model_parallel.ColumnParallelLinear(2, 2, bias)
             row = model_parallel.RowParallelLinear(2, 1, bias)
+            for param in (*column.parameters(), *row.parameters()):
+                param.data.zero_()
             for layer, name in ((column, "first"), (row, "second")):
                 part = full[f"{name}_bias"] if bias else None
                 model_parallel.load_full_linear(layer, full[name], part)
@@ -219,13 +221,21 @@ def test_each_rank_loads_its_part(ranks):
 
     seen = ranks(probe, world_size=2, full=FULL)
 
-    part = "Every rank has loaded the part of rank {} of the layers. Each rank must load its own."
-    same = [
-        ends_with([wrong] * 2, "same-shard-on-every-rank", part.format(rank), GUIDE)
-        for rank, wrong in enumerate((torch.tensor([[7.0], [6.0]]), torch.tensor([[281.0], [140]])))
+    part = "Every rank has loaded rank 0's part of the {}. Each rank must load its own part."
+    bias = "The outputs are those of the full weights with other biases. Load the biases too: the "
+    bias += "rank's part in a column layer, the complete bias in a row layer."
+    known = [
+        ends_with([torch.tensor([[first], [second]]) for first in by_rank], code, text, GUIDE)
+        for by_rank, second, code, text in (
+            ([7.0, 7.0], 6.0, "same-shard-on-every-rank", part.format("layers")),
+            ([74.0, 74.0], 73.0, "same-shard-on-every-rank", part.format("column layer's bias")),
+            ([143.0, 143.0], 73.0, "differs-from-single-process", bias),
+            ([73.0, 73.0], 73.0, "differs-from-single-process", bias),
+            ([144.0, 143.0], 73.0, "only-one-rank-has-it", bias),
+        )
     ]
     rule = unlike_linear("The output of a column layer and a row layer after loading")
-    assert_on_every_rank(seen, torch.tensor([[144.0], [73.0]]), mistakes=[*same, rule])
+    assert_on_every_rank(seen, torch.tensor([[144.0], [73.0]]), mistakes=[*known, rule])
 
 
 @exercise("phase2/load_full_linear", points=1)
@@ -236,7 +246,7 @@ def test_the_parameters_stay_the_same_objects(ranks):
 
 @exercise("phase2/load_full_linear", points=1)
 def test_an_optimizer_that_was_created_before_still_trains(ranks):
-    """A step with learning rate 1/2 takes the weights [1, 2] and [3, 4] to [0.5, 1.5] and [2.5, 3.5]."""
+    """A step with learning rate 1/2 lowers all weights by 1/2: outputs 3 and 7 become 2 and 6."""
 
     def probe(model_parallel, full):
         column = model_parallel.ColumnParallelLinear(2, 2, bias=False, gather_output=True)
