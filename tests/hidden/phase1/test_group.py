@@ -1,271 +1,38 @@
-"""Starting and ending the process group."""
-
-import socket
-import time
-from datetime import timedelta
-from pathlib import Path
+"""Starting and ending the process group, with random timeouts and GPUs."""
 
 import pytest
-import torch
-import torch.distributed as dist
 
-from gradsync.testing import check, exercise, free_port, raise_mistake
-from gradsync.text import ranks_text
-from support.probes.gpus import taken_among_gpus
-from support.probes.late_rank import pass_gate, wait_for
-from support.probes.launching import connected_to
-from support.probes.lazy_group import LazyGroup
-from support.rules.gpus import idle_gpus
-from support.rules.launching import (
-    address_taken,
-    left_waiting,
-    never_connected,
-    none_started,
-    variable_not_set,
-    without_a_group,
-    wrong_address,
-)
-
-GUIDE = "Launching ranks"
-MASTER = "127.0.0.2"  # also an address of this machine, but not the usual one
-TIME_LIMIT = 10.0  # seconds; setting up a group takes a tenth of one
-UNDECIDED = "undefined"  # the backend if torch chooses one for each device type
-USUAL_PORTS = (29500, 12355)  # torch's default, and the port in its tutorials
-
-
-def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
-    """Return a rank's info; the local rank differs from the rank."""
-    return trainer.RankInfo(rank, world_size, (rank + 1) % world_size, address, port)
-
-
-def probe_group(rank, world_size, trainer, port):
-    """Set up a group while the usual ports are in use; report the properties of the group."""
-    taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
-    info = info_of(trainer, rank, world_size, port, MASTER)
-    device = trainer.setup_distributed(info)
-    kind = type(device).__name__
-    sort = device.type if kind == "device" else "cpu"  # a CPU may have any index
-    total = torch.ones(1, device=sort)
-    dist.all_reduce(total)
-    del taken
-    there = connected_to(port) if rank != 0 else []  # rank 0 may use another address for itself
-    group = [dist.get_rank(), dist.get_world_size()]
-    return [group, there, dist.get_backend(), kind, sort, total.item()]
-
-
-def await_listener(port):
-    """Return when a process listens on a port, or after a second."""
-    until = time.monotonic() + 1
-    while time.monotonic() < until:
-        try:
-            return socket.create_connection(("127.0.0.1", port), timeout=0.1).close()
-        except OSError:
-            time.sleep(0.01)
-    return None
-
-
-def listen(port):
-    """Listen on a port, even if connections to it have just ended; None if it is in use."""
-    until = time.monotonic() + 1
-    while time.monotonic() < until:
-        try:
-            return socket.create_server(("", port))
-        except OSError:
-            time.sleep(0.01)
-    return None
+from gradsync.testing import exercise
+from support.promises import group
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
 @exercise("phase1/setup_distributed", points=2)
 def test_the_group_has_every_rank(ranks, world_size):
     """After setup_distributed, the default group has all ranks, and uses gloo without a GPU."""
-    seen = ranks(
-        probe_group,
-        world_size,
-        process_group=False,
-        timeout=TIME_LIMIT,
-        mistakes=[variable_not_set, none_started, address_taken, never_connected, left_waiting],
-        port=free_port(),
-    )
-
-    every = range(world_size)
-    check(
-        [value[0] for value in seen] == [[rank, world_size] for rank in every],
-        "launcher-not-read",
-        f"The ranks' values of [rank, world size] in the group are {[value[0] for value in seen]}. "
-        "They must be the `rank` and the `world_size` in `info`, not the `local_rank`.",
-        ranks=every,
-        guide=GUIDE,
-    )
-    raise_mistake(wrong_address([value[1] for value in seen], MASTER))
-    check(
-        {value[3] for value in seen} == {"device"},
-        "wrong-signature",
-        f"setup_distributed returns an object of type {seen[0][3]}. It must return a torch.device.",
-        ranks=every,
-        guide=GUIDE,
-    )
-    check(
-        all(
-            ("gloo" in value[2] or value[2] == UNDECIDED)
-            and value[3:] == ["device", "cpu", world_size]
-            for value in seen
-        ),
-        "exception",
-        f"On a machine without a GPU, rank 0 uses {seen[0][2]} and the device {seen[0][4]}. The "
-        "group must use gloo, and the device must be the CPU.",
-        ranks=every,
-        guide=GUIDE,
-    )
+    group.group_of_every_rank(ranks, world_size)
 
 
 @exercise("phase1/setup_distributed", points=1)
 def test_setup_waits_for_every_rank(ranks):
     """setup_distributed waits for a late rank, even with a backend that connects lazily."""
-
-    def probe(rank, world_size, trainer, port):
-        dist.Backend.register_backend("lazy", LazyGroup, devices=["cpu"])
-        if rank != 0:  # otherwise rank 1 may have to retry, and is not early
-            wait_for("late", 0)
-            await_listener(port)
-        pass_gate("late", rank, world_size, last=2)
-        called = time.monotonic()
-        trainer.setup_distributed(info_of(trainer, rank, world_size, port), backend="lazy")
-        return [called, time.monotonic()]
-
-    seen = ranks(
-        probe,
-        3,
-        process_group=False,
-        timeout=TIME_LIMIT,
-        mistakes=[address_taken, never_connected, left_waiting],
-        port=free_port(),
-    )
-
-    early = [rank for rank in (0, 1) if seen[rank][1] < seen[2][0]]
-    check(
-        not early,
-        "no-rank-waits",
-        f"setup_distributed returned on {ranks_text(early)} before rank 2 had called it. This "
-        "test's backend, like nccl, only connects at the first collective. Make all ranks wait "
-        "for each other in setup_distributed.",
-        ranks=early,
-        guide=GUIDE,
-    )
+    group.setup_waits(ranks)
 
 
 @exercise("phase1/setup_distributed", points=1)
-def test_backend_and_timeout_are_used(ranks):
+def test_backend_and_timeout_are_used(ranks, rng):
     """`backend` and `timeout` are used; the default timeout is 60 s; an existing GPU is used."""
-
-    def probe(rank, world_size, trainer, ports):
-        timeouts = []
-
-        def create(*place):
-            timeouts.append(place[-1].total_seconds())
-            return LazyGroup(*place)
-
-        dist.Backend.register_backend("lazy", create, devices=["cpu"])
-        backends, waits = [], []
-        for port, options in zip(ports, ({"timeout": timedelta(seconds=7)}, {}), strict=False):
-            info = info_of(trainer, rank, world_size, port)
-            trainer.setup_distributed(info, backend="lazy", **options)
-            backends.append(dist.get_backend())
-            waits.append(timeouts[0] if timeouts else None)
-            timeouts.clear()
-            dist.destroy_process_group()
-        return [waits, backends, taken_among_gpus(trainer, 0, 1, 3, "127.0.0.1", ports[-1])]
-
-    [[waits, backends, taken]] = ranks(
-        probe,
-        1,
-        process_group=False,
-        timeout=TIME_LIMIT,
-        mistakes=[none_started, never_connected],
-        ports=[free_port() for _ in range(3)],
-    )
-
-    check(
-        backends == ["lazy"] * 2,
-        "setting-ignored",
-        f"Called with a backend, setup_distributed starts a group with {backends[0]} instead. Pass "
-        "`backend` on to the process group; use the default only if it is None.",
-        ranks=[0],
-        guide=GUIDE,
-    )
-    check_wait(waits[0], 7, "a timeout of 7 s")
-    check_wait(waits[1], 60, "no timeout")
-    raise_mistake(idle_gpus(taken, local_rank=3))
-
-
-def check_wait(seconds, wanted, asked):
-    check(
-        seconds == wanted,
-        "setting-ignored",
-        f"Called with {asked}, setup_distributed starts a group with a timeout of {seconds:g} s. "
-        "Pass `timeout` on to the process group; its default is 60 s.",
-        ranks=[0],
-        guide=GUIDE,
-    )
+    group.backend_and_timeout_used(ranks, seconds=int(rng.integers(5, 60)))
+    group.own_gpu_used(ranks, local_rank=int(rng.integers(1, 8)))
 
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_cleanup_destroys_the_group(ranks):
     """After cleanup_distributed, no rank has a default process group."""
-
-    def probe(rank, trainer):
-        Path(f"up-{rank}").touch()
-        while not Path(f"up-{1 - rank}").exists():  # no rank leaves before the other has started
-            time.sleep(0.01)
-        trainer.cleanup_distributed()
-        return dist.is_initialized()
-
-    ended = without_a_group(
-        "cleanup_distributed uses the process group after destroying it. Destroy the group last.",
-        GUIDE,
-    )
-    seen = ranks(probe, 2, mistakes=[ended])
-
-    left = [rank for rank in range(2) if seen[rank] is not False]
-    check(
-        not left,
-        "group-not-ended",
-        f"After cleanup_distributed(), the process group still exists on {ranks_text(left)}. Every "
-        "rank must destroy it.",
-        ranks=left,
-        guide=GUIDE,
-    )
+    group.group_destroyed(ranks)
 
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_cleanup_without_a_group_does_nothing(ranks):
     """cleanup_distributed may be called twice, and without a process group."""
-
-    def probe(trainer):
-        trainer.cleanup_distributed()
-        started = dist.is_initialized()
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        trainer.cleanup_distributed()
-        trainer.cleanup_distributed()
-        return [started, dist.is_initialized()]
-
-    no_group = without_a_group(
-        "cleanup_distributed fails without a process group. If none was started, or it is already "
-        "destroyed, do nothing: torch.distributed has a function that checks this.",
-        GUIDE,
-    )
-    [[started, left]] = ranks(probe, 1, process_group=False, mistakes=[no_group])
-
-    check(
-        started is False,
-        "group-not-ended",
-        "cleanup_distributed() started a process group. It must only destroy one.",
-        guide=GUIDE,
-    )
-    check(
-        left is False,
-        "group-not-ended",
-        "Without a group, cleanup_distributed() does nothing, as it should. But a group that is "
-        "started later still exists after two calls. It must destroy that group.",
-        guide=GUIDE,
-    )
+    group.nothing_without_group(ranks)

@@ -1,126 +1,20 @@
-"""The training step: N ranks take the same step as one process with all their samples."""
+"""The training step, on random batches."""
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from gradsync.records import Diagnosis
-from gradsync.testing import (
-    assert_on_every_rank,
-    by_rank,
-    check,
-    check_no_deadlock,
-    each,
-    exercise,
-    raise_mistake,
-    seen_of,
-)
-from gradsync.text import counted, no_float
-from support.probes.devices import devices_met
-from support.probes.models import placed
-from support.probes.names import PARTS, first_numbers, model_named, name_sets
-from support.probes.ready_made import DDP, without
-from support.probes.seeding import seed_weights
-from support.rules.gpus import batch_not_moved
-from support.rules.losses import loss_mistakes
-from support.rules.names import order_depends_on_names
-from support.rules.rounding import rounded_loss
-from support.rules.waiting import nobody_waited, skipped_because_of_nan
-from support.rules.wrong_results import differs_from_one_process, ends_with
-
-GUIDE = "The training step"
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
-DAMPING = 0.01  # keeps a step from enlarging rounding errors where a gradient is small
-STEEP = 6  # makes the gradients' norm larger than 1, so that clipping to 1 has an effect
+from gradsync.testing import exercise
+from support.promises import steps
 
 
-class Net(nn.Module):
-    """A small classifier with tied, frozen and unused parameters, in the dtype of its inputs."""
-
-    def __init__(self, inputs):
-        super().__init__()
-        self.first = nn.Linear(5, 5)
-        self.tied = nn.Linear(5, 5)
-        self.tied.weight = self.first.weight
-        self.frozen = nn.Linear(5, 5)
-        self.frozen.requires_grad_(False)
-        self.unused = nn.Linear(5, 2)
-        self.last = nn.Linear(5, 3)
-        seed_weights(7)
-        for param in self.parameters():
-            nn.init.uniform_(param, -0.7, 0.7)
-        self.to(torch.from_numpy(inputs).dtype)
-
-    def forward(self, inputs):
-        hidden = torch.tanh(self.tied(torch.tanh(self.first(inputs))))
-        return STEEP * self.last(self.frozen(hidden))
-
-
-def weights_of(model):
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def optimizer_for(model, *, adaptive=False):
-    """Return SGD, whose steps are sums of gradients, or an `adaptive` optimizer."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    if adaptive:
-        return torch.optim.Adagrad(trainable, lr=LEARNING_RATE, eps=DAMPING)
-    return torch.optim.SGD(trainable, lr=LEARNING_RATE, momentum=MOMENTUM)
-
-
-def draw_batches(rng, steps, world_size, size, *, soft=False):
+def draw_batches(rng, count, world_size, size, *, soft=False):
     """Return inputs (step, rank, sample, 5) and targets (step, rank, sample).
 
     The targets are classes, or, if they are `soft`, the probability of each class (..., 3).
     """
-    shape = (steps, world_size, size)
+    shape = (count, world_size, size)
     inputs = rng.standard_normal((*shape, 5)) * 2
     return inputs, rng.dirichlet([1, 1, 1], shape) if soft else rng.integers(0, 3, shape)
-
-
-def probe_steps(rank, trainer, inputs, targets, *, adaptive=False):
-    """Return this rank's weights and losses after a step on each of its batches."""
-    model = placed(Net(inputs[0][rank]), rank)
-    optimizer = optimizer_for(model, adaptive=adaptive)
-    with without(DDP):
-        losses = [
-            trainer.train_step(
-                model,
-                (torch.from_numpy(x[rank]), torch.from_numpy(y[rank])),
-                nn.CrossEntropyLoss(),
-                optimizer,
-            )
-            for x, y in zip(inputs, targets, strict=True)
-        ]
-    return {"weights": weights_of(model), "losses": losses}
-
-
-def probe_both(rank, trainer, inputs, targets):
-    """Return the result of `probe_steps`, and as `adapted` the weights of an adaptive optimizer."""
-    plain = probe_steps(rank, trainer, inputs, targets)
-    adapted = probe_steps(rank, trainer, inputs, targets, adaptive=True)
-    return {**plain, "adapted": adapted["weights"]}
-
-
-def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=False):
-    """Do the same in one process: on all ranks' samples, or with a mistake."""
-    model = Net(inputs[0][0])
-    optimizer = optimizer_for(model, adaptive=adaptive)
-    chosen = slice(None) if rank is None else slice(rank, rank + 1)
-    losses = []
-    for x, y in zip(inputs, targets, strict=True):
-        samples, wanted = (torch.from_numpy(np.concatenate(part[chosen])) for part in (x, y))
-        if zero:
-            optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(samples), wanted)
-        loss.backward()
-        for param in model.parameters():
-            if param.grad is not None:
-                param.grad *= scale
-        optimizer.step()
-        losses.append(loss.item())
-    return {"weights": weights_of(model), "losses": losses}
 
 
 @pytest.mark.parametrize("world_size", [3, 2, 1])
@@ -130,191 +24,24 @@ def test_steps_equal_those_of_one_process(ranks, rng, world_size):
     inputs, targets = draw_batches(rng, 4, world_size, 6)
     if world_size == 1:  # autocast does not change float64
         inputs = inputs.astype(np.float32)
-
-    seen = ranks(probe_both, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
-
-    raise_mistake(nobody_waited(seen, GUIDE))
-    assert_on_every_rank(
-        each(seen, lambda value: value["weights"]),
-        one_process(inputs, targets)["weights"],
-        mistakes=step_mistakes(inputs, targets),
-    )
-    adapted = each(seen, lambda value: value["adapted"])
-    expected = one_process(inputs, targets, adaptive=True)["weights"]
-    assert_on_every_rank(adapted, expected, mistakes=[right_with_sums_alone])
-
-    def probe_order(rank, trainer, names):
-        model = model_named(names[rank], rank)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        batch = torch.full((2, 1), 5.0 * rank), torch.zeros(2, 1)
-        trainer.train_step(model, batch, lambda outputs, _: outputs, optimizer)
-        return first_numbers(list(model.parameters()))
-
-    names = name_sets(world_size, int(rng.integers(900_000)))
-    again = seen_of(lambda: ranks(probe_order, world_size, names=names))
-    # A part that starts at k has the mean gradient k plus the mean of 10 * rank.
-    ended = [-5.0 * (world_size - 1)] * PARTS
-    raise_mistake(order_depends_on_names(again, ended, "averaged", GUIDE))
-
-
-def right_with_sums_alone(seen, _expected):
-    """Diagnose weights that are right only if the optimizer's steps are sums of gradients."""
-    text = (
-        "With SGD the weights equal those of one process, but not with Adagrad, whose steps are "
-        "not sums of gradients. Average the gradients before the step instead of the weights "
-        "after it."
-    )
-    ranks = tuple(range(len(seen)))
-    return Diagnosis("differs-from-single-process", ranks, text, guide=GUIDE)
-
-
-def step_mistakes(inputs, targets, pick=dict):
-    """Return the rules that recognise a mistake by the weights that `pick` selects."""
-    world_size = inputs.shape[1]
-
-    def ended(**options):
-        return pick(one_process(inputs, targets, **options)["weights"])
-
-    def rule(code, text, **options):
-        return ends_with([ended(**options)] * world_size, code, text, GUIDE)
-
-    alone = [ended(rank=rank) for rank in range(world_size)]
-    return [
-        ends_with(
-            alone,
-            "gradients-not-synchronised",
-            "Each rank ends with the weights of a process that trained on its own samples only. "
-            "Average the gradients between backward and step.",
-            GUIDE,
-        ),
-        rule(
-            "sum-not-mean",
-            f"Each step was {world_size} times too large: the gradients were summed over the "
-            f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
-            f"by {world_size}. Divide the sum by the number of ranks.",
-            scale=world_size,
-        ),
-        rule(
-            "divided-twice",
-            f"Each step was {world_size} times too small: the gradients were averaged, and then "
-            "divided by the number of ranks again. Divide once.",
-            scale=1 / world_size,
-        ),
-        rule(
-            "does-not-learn",
-            "The weights are the same as before: there was no step, or all gradients were zero.",
-            scale=0,
-        ),
-        rule(
-            "gradients-not-zeroed",
-            "Each step also used the gradients of all earlier steps. Clear the gradients in each "
-            "step.",
-            zero=False,
-        ),
-        differs_from_one_process(
-            GUIDE,
-            f"{counted(world_size, 'rank')} with {inputs.shape[2]} samples"
-            + " each" * (world_size > 1),
-        ),
-    ]
+    steps.steps_of_one_process(ranks, inputs, targets)
+    steps.steps_in_one_order(ranks, world_size, int(rng.integers(900_000)))
 
 
 @exercise("phase1/train_step", points=2)
 def test_the_returned_loss_is_the_mean_over_ranks(ranks, rng):
     """Every rank returns the same float: the mean of the ranks' losses before the step."""
-    inputs, targets = draw_batches(rng, 1, 3, 6)
-
-    def probe(rank, trainer, inputs, targets):
-        [loss] = probe_steps(rank, trainer, inputs, targets)["losses"]
-        return [
-            isinstance(loss, float),
-            type(loss).__name__,
-            loss if isinstance(loss, float) else None,
-        ]
-
-    seen = ranks(probe, 3, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
-
-    raise_mistake(nobody_waited(seen, GUIDE))
-    wrong = [rank for rank in range(3) if not seen[rank][0]]
-    check(
-        not wrong,
-        "wrong-signature",
-        no_float("train_step", [seen[rank][1] for rank in wrong]),
-        ranks=wrong,
-        guide=GUIDE,
-    )
-    losses = each(seen, lambda value: value[2])
-    own = [one_process(inputs, targets, rank=rank)["losses"][0] for rank in range(3)]
-    assert_on_every_rank(
-        losses,
-        float(np.mean(own)),
-        mistakes=[
-            *loss_mistakes(own, loss_after(inputs, targets), GUIDE),
-            rounded_loss("train_step", GUIDE),
-        ],
-        otherwise=f"the ranks return {list(losses)} from train_step. Each should return the mean "
-        "of the ranks' losses before the step",
-    )
-
-
-def loss_after(inputs, targets):
-    """Return the mean loss on the step's batches with the weights after the step."""
-    model = Net(inputs[0][0])
-    # Tied parameters have one name.
-    model.load_state_dict(one_process(inputs, targets)["weights"], strict=False)
-    samples, wanted = (torch.from_numpy(np.concatenate(part[0])) for part in (inputs, targets))
-    return nn.functional.cross_entropy(model(samples), wanted).item()
+    steps.mean_loss_returned(ranks, *draw_batches(rng, 1, 3, 6))
 
 
 @exercise("phase1/train_step", points=0.5)
 def test_the_batch_is_moved_to_the_model(ranks, rng):
     """The inputs and the targets are moved to the device of the model."""
-
-    def probe(rank, trainer, inputs, targets):
-        return devices_met(trainer, torch.from_numpy(inputs), torch.from_numpy(targets))
-
     inputs, targets = draw_batches(rng, 1, 1, 6)
-    [seen] = ranks(probe, 1, inputs=inputs[0][0], targets=targets[0][0])
-
-    raise_mistake(batch_not_moved(seen, GUIDE))
+    steps.batch_moved(ranks, inputs[0][0], targets[0][0])
 
 
 @exercise("phase1/train_step", points=1)
 def test_gradients_from_before_the_step_are_cleared(ranks, rng):
     """Gradients that exist before a step are cleared and do not change it."""
-    inputs, targets = draw_batches(rng, 1, 2, 6, soft=True)
-
-    def probe(rank, trainer, inputs, targets):
-        model = placed(Net(inputs[0][rank]), rank)
-        optimizer = optimizer_for(model)
-        for param in model.parameters():
-            if param.requires_grad:
-                param.grad = torch.ones_like(param)
-        batch = (torch.from_numpy(inputs[0][rank]), torch.from_numpy(targets[0][rank]))
-        trainer.train_step(model, batch, nn.CrossEntropyLoss(), optimizer)
-        return used(weights_of(model))
-
-    data = {"inputs": by_rank(inputs, 1), "targets": by_rank(targets, 1)}
-    seen = ranks(probe, 2, **data)
-
-    raise_mistake(nobody_waited(seen, GUIDE))
-    expected = used(one_process(inputs, targets)["weights"])
-    stale = {n: p if n.startswith("frozen") else p - LEARNING_RATE for n, p in expected.items()}
-    cleared = ends_with(
-        [stale] * 2,  # the gradient is too large by 1
-        "gradients-not-zeroed",
-        "Gradients from before the step were added to the gradients of the step. Clear the "
-        "gradients in each step.",
-        GUIDE,
-    )
-    assert_on_every_rank(
-        seen, expected, mistakes=[cleared, *step_mistakes(inputs, targets, pick=used)]
-    )
-    data["inputs"] = by_rank(np.where(np.arange(2)[:, None, None] == 0, np.nan, inputs), 1)
-    apart = skipped_because_of_nan(0, "a loss", GUIDE)
-    check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **data))
-
-
-def used(weights):
-    """Leave out unused parameters, which may have no gradient or a zero gradient."""
-    return {name: value for name, value in weights.items() if not name.startswith("unused")}
+    steps.former_gradients_cleared(ranks, *draw_batches(rng, 1, 2, 6, soft=True))

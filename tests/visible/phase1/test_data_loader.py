@@ -1,26 +1,52 @@
-"""The visible tests of the data loader, for `gradsync check`: small cases to follow on paper."""
+"""The visible tests of the sampler and the loaders: small cases to follow on paper."""
 
-import random
-
-import numpy as np
-import torch
-from torch.utils.data import DistributedSampler, TensorDataset
+import pytest
 
 from gradsync.testing import check, exercise
-from support.probes.returned import loaders_of
+from support.probes.sampling import indices_of
+from support.promises import loaders, sampling
 from support.rules.shares import diagnose_shares
 
-SHARES, LOADERS = "Data distribution", "Data loaders"
+SHARES = "Data distribution"
 
 
-def assert_shares(shares, wanted):
-    """Compare the ranks' indices, a list for each rank, with the expected lists."""
-    num_samples = len({index for share in wanted for index in share})
-    mistake = diagnose_shares(shares, num_samples, shuffle=False)
+class Counted:
+    """A dataset of which a sampler needs only the length."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
+def probe_order(rank, world_size, data_loader, samples, **options):
+    """Return this rank's indices of epoch 0."""
+    sampler = data_loader.PaddedDistributedSampler(Counted(samples), world_size, rank, **options)
+    return indices_of(sampler)
+
+
+@pytest.mark.parametrize(
+    ("samples", "wanted"),
+    [
+        pytest.param(6, [[0, 1, 2], [3, 4, 5]], id="6 on 2"),
+        pytest.param(5, [[0, 1], [2, 3], [4, 0]], id="5 on 3"),
+        pytest.param(10, [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]], id="10 on 4"),
+        pytest.param(2, [[0], [1], [0], [1], [0]], id="2 on 5"),
+    ],
+)
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_every_rank_gets_a_contiguous_chunk(ranks, samples, wanted):
+    """Without shuffling, rank r gets the r-th chunk of 0, 1, 2, ..., padded with its beginning."""
+    options = {"samples": samples, "shuffle": False}
+    seen = ranks(probe_order, len(wanted), process_group=False, **options)
+
+    shares = list(seen)
+    mistake = diagnose_shares(shares, samples, shuffle=False)
     check(
         shares == wanted,
         mistake.code if mistake else "padding-wrong",
-        f"{num_samples} samples on {len(wanted)} ranks, not shuffled: the ranks get {shares}, but "
+        f"{samples} samples on {len(wanted)} ranks, not shuffled: the ranks get {shares}, but "
         f"should get {wanted}.",
         ranks=[rank for rank, share in enumerate(shares) if share != wanted[rank]],
         guide=SHARES,
@@ -28,259 +54,78 @@ def assert_shares(shares, wanted):
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_every_rank_gets_a_contiguous_chunk(ranks):
-    """6 samples on 2 ranks: rank 0 gets the first three, rank 1 gets the other three."""
-
-    def probe(rank, world_size, data_loader):
-        sampler = data_loader.PaddedDistributedSampler(range(6), world_size, rank, shuffle=False)
-        return [int(index) for index in sampler]
-
-    seen = ranks(probe, world_size=2)
-
-    assert_shares(list(seen), [[0, 1, 2], [3, 4, 5]])
+def test_a_large_share_is_complete(ranks):
+    """4001 samples on 3 ranks: every rank gets 1334, and one sample is repeated."""
+    sampling.chunks_of_the_padded_order(ranks, [(4001, 3)])
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_the_last_chunk_is_padded_with_the_beginning(ranks):
-    """5 samples on 3 ranks: each rank gets 2, so sample 0 is repeated at the end."""
-
-    def probe(rank, world_size, data_loader):
-        sampler = data_loader.PaddedDistributedSampler(range(5), world_size, rank, shuffle=False)
-        return [[int(index) for index in sampler], len(sampler)]
-
-    seen = ranks(probe, world_size=3)
-
-    assert_shares([share for share, _ in seen], [[0, 1], [2, 3], [4, 0]])
-    lengths = [length for _, length in seen]
-    check(
-        lengths == [2, 2, 2],
-        "wrong-length",
-        f"5 samples on 3 ranks: the ranks' values of `len(sampler)` are {lengths}. Every rank gets "
-        "2 indices.",
-        guide=SHARES,
-    )
+def test_the_length_is_the_number_of_indices(ranks):
+    """`len(sampler)` is 3 for 6 samples on 2 ranks, 2 for 5 on 3, and 1 for 2 on 5."""
+    sampling.length_is_number_of_indices(ranks, [(6, 2), (5, 3), (2, 5)])
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_two_samples_are_enough_for_five_ranks(ranks):
-    """2 samples on 5 ranks: each rank gets 1, so the samples are repeated more than once."""
-
-    def probe(rank, world_size, data_loader):
-        sampler = data_loader.PaddedDistributedSampler(range(2), world_size, rank, shuffle=False)
-        return [int(index) for index in sampler]
-
-    seen = ranks(probe, world_size=5, process_group=False)
-
-    assert_shares(list(seen), [[0], [1], [0], [1], [0]])
+def test_shuffled_shares_are_cut_from_one_permutation(ranks):
+    """With shuffling, the chunks of all ranks together are a permutation, padded at its end."""
+    sampling.chunks_of_a_padded_permutation(ranks, [(200, 4), (20, 2), (5, 3), (2, 5)], seed=0)
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_all_ranks_use_the_same_order_in_each_epoch(ranks):
-    """20 samples on 2 ranks, shuffled: each comes once an epoch, in a new order each epoch."""
-
-    def probe(rank, world_size, data_loader):
-        for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-            set_seed(rank)  # as in a real run: each rank has its own global random state
-        sampler = data_loader.PaddedDistributedSampler(range(20), world_size, rank)
-        epochs = []
-        for epoch in (0, 1, 0):
-            sampler.set_epoch(epoch)
-            epochs.append([int(index) for index in sampler])
-        return [*epochs, [int(index) for index in sampler]]
-
-    seen = ranks(probe, world_size=2)
-
-    first, second, again, repeated = ([*mine, *other] for mine, other in zip(*seen, strict=True))
-    missing = sorted(set(range(20)) - set(first))
-    check(
-        not missing,
-        "same-shard-on-every-rank" if seen[0] == seen[1] else "shuffle-differs-across-ranks",
-        f"In epoch 0, the two ranks together leave out {missing} of 20 samples and repeat others. "
-        "Both must cut their shares from the same permutation. Use a generator that depends only "
-        "on the seed and the epoch, not on the rank.",
-        ranks=(0, 1),
-        guide=SHARES,
-    )
-    check(
-        first != list(range(20)),
-        "not-shuffled",
-        "`shuffle` is on by default, but the 20 samples come in the order 0, 1, 2, ...",
-        guide=SHARES,
-    )
-    check(
-        first != second,
-        "epoch-ignored",
-        "After set_epoch(1), the samples come in the order of epoch 0. Each epoch must have its "
-        "own permutation.",
-        guide=SHARES,
-    )
-
-    check(
-        first == again == repeated,
-        "epoch-ignored",
-        "After set_epoch(0), the samples must come in the order of epoch 0 in every pass, even in "
-        "a second pass, and after other epochs. Here the order changes. The order must depend on "
-        "the epoch that was set last, not on the number of passes.",
-        guide=SHARES,
-    )
+def test_every_process_has_the_same_permutation(ranks):
+    """Three processes, each with its own random state, draw the same permutation."""
+    sampling.same_permutation_in_every_process(ranks, seed=0)
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
-def test_the_order_is_the_same_on_any_number_of_ranks(ranks):
-    """12 samples, shuffled: the shares of 2 ranks and of 3 ranks are cut from the same order."""
+def test_every_epoch_has_its_own_order(ranks):
+    """Epochs 0, 1 and 2 have different orders, and a new sampler has the order of epoch 0."""
+    sampling.own_order_in_every_epoch(ranks, seed=0)
 
-    def probe(data_loader):
-        orders = []
-        for world_size in (2, 3):
-            samplers = [
-                data_loader.PaddedDistributedSampler(range(12), world_size, rank)
-                for rank in range(world_size)
-            ]
-            orders.append([int(index) for sampler in samplers for index in sampler])
-        return orders
 
-    [[two, three]] = ranks(probe, world_size=1, process_group=False)
-
-    check(
-        two == three,
-        "shuffle-differs-across-ranks",
-        f"With the same seed and epoch, the order of 12 samples is {two} on 2 ranks and {three} on "
-        "3 ranks. The permutation must depend only on the seed and the epoch, not on the number of "
-        "ranks.",
-        guide=SHARES,
-    )
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_every_seed_has_its_own_order(ranks):
+    """Seeds 0, 1 and 2 have different orders, and the default is seed 0."""
+    sampling.own_order_with_every_seed(ranks, [1, 2])
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_next_random_numbers_stay_the_same(ranks):
     """A pass over the sampler does not use or seed a global random generator."""
-
-    def probe(data_loader):
-        def draw():
-            return [random.random(), float(np.random.rand()), torch.rand(1).item()]
-
-        def seed_all():
-            for set_seed in (random.seed, np.random.seed, torch.manual_seed):
-                set_seed(7)
-
-        seed_all()
-        without = draw()
-        seed_all()
-        indices = list(data_loader.PaddedDistributedSampler(range(12), 2, 0))
-        return [len(indices), without, draw()]
-
-    [[count, without, after]] = ranks(probe, world_size=1, process_group=False)
-
-    libraries = ("random", "numpy.random", "torch")
-    pairs = zip(libraries, without, after, strict=True)
-    changed = [library for library, *numbers in pairs if numbers[0] != numbers[1]]
-    check(
-        count == 6,
-        "wrong-length",
-        f"12 samples on 2 ranks: a pass over rank 0's sampler yields {count} indices, not 6.",
-        guide=SHARES,
-    )
-    check(
-        not changed,
-        "global-rng-touched",
-        f"A pass over the sampler changes the global random state of {', '.join(changed)}. "
-        "Use a separate generator for the permutation.",
-        guide=SHARES,
-    )
+    sampling.global_random_state_unchanged(ranks, samples=12, epoch=0)
 
 
-def numbered_samples(count):
-    """Return a dataset in which each sample is its own number."""
-    return TensorDataset(torch.arange(count))
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_bad_arguments_raise_an_error_with_the_name(ranks):
+    """num_replicas=0, rank=4 of 4, rank=-1 or an empty dataset: a ValueError names the argument."""
+    sampling.bad_arguments_refused(ranks)
 
 
-def batches_of(loader):
-    return [numbers.tolist() for [numbers] in loader]
-
-
-def joined(batches):
-    return [number for batch in batches for number in batch]
+@exercise("phase1/PaddedDistributedSampler", points=1)
+def test_the_file_prints_the_shares_of_ten_samples(ranks):
+    """`python template_data_loader.py` prints four ranks' shares and whether they are right."""
+    sampling.program_prints_shares(ranks)
 
 
 @exercise("phase1/create_dataloaders", points=1)
-def test_one_rank_loads_everything(ranks):
-    """A single rank loads all training samples shuffled, and all validation samples in order."""
-
-    def probe(data_loader):
-        train, val = numbered_samples(12), numbered_samples(4)
-        loaders = loaders_of(data_loader.create_dataloaders(train, val, batch_size=5))
-        return [batches_of(loader) for loader in loaders]
-
-    [(train, val)] = ranks(probe, world_size=1, process_group=False)
-
-    sizes = [len(batch) for batch in train]
-    order = joined(train)
-    check(
-        sizes == [5, 5, 2] and sorted(order) == list(range(12)),
-        "samples-dropped",
-        f"12 training samples on one rank, in batches of 5: the batches are {train}. They should "
-        "have 5, 5 and 2 samples, and contain each sample once.",
-        guide=LOADERS,
-    )
-    check(
-        order != sorted(order),
-        "not-shuffled",
-        "On one rank, the training samples come in the order 0, 1, 2, ... Shuffle them.",
-        guide=LOADERS,
-    )
-    check(
-        val == [[0, 1, 2, 3]],
-        "val-shuffled" if sorted(joined(val)) == [0, 1, 2, 3] else "samples-dropped",
-        f"4 validation samples on one rank: the batches are {val}, but should be [[0, 1, 2, 3]], "
-        "all samples in order.",
-        guide=LOADERS,
-    )
+def test_one_rank_has_plain_loaders(ranks):
+    """A single rank loads all training samples in the seed's order, and the others in order."""
+    loaders.plain_on_one_rank(ranks, (12, 4), 5, seed=1)
 
 
 @exercise("phase1/create_dataloaders", points=1)
-def test_two_ranks_load_half_each(ranks):
-    """On 2 ranks, each rank loads its half, in batches of the given size."""
+def test_the_batch_size_is_per_rank_and_nothing_is_dropped(ranks):
+    """12 samples in batches of 5: one rank loads 5, 5 and 2; each of two ranks loads 5 and 1."""
+    loaders.batches_of_each_rank(ranks, (12, 11), 5, world_sizes=(1, 2))
 
-    def probe(rank, world_size, data_loader):
-        train, val = numbered_samples(12), numbered_samples(8)
-        made = data_loader.create_dataloaders(
-            train, val, batch_size=4, world_size=world_size, rank=rank
-        )
-        train_loader, val_loader = loaders_of(made)
-        samplers = [type(loader.sampler) for loader in (train_loader, val_loader)]
-        return [batches_of(train_loader), batches_of(val_loader), DistributedSampler in samplers]
 
-    seen = ranks(probe, world_size=2, process_group=False)
+@exercise("phase1/create_dataloaders", points=1)
+def test_every_rank_loads_its_own_share(ranks):
+    """24 training and 6 other samples on 2 ranks: each loads half, only the first are shuffled."""
+    loaders.own_share_on_every_rank(ranks, (24, 6), 2, seed=0)
 
-    check(
-        not any(shortcut for _, _, shortcut in seen),
-        "forbidden-shortcut",
-        "A loader uses torch's own DistributedSampler. Use your PaddedDistributedSampler.",
-        guide=LOADERS,
-    )
-    drawn = [sorted(joined(train)) for train, _, _ in seen]  # (rank, sample)
-    check(
-        sorted(drawn[0] + drawn[1]) == list(range(12)),
-        "sampler-not-used" if drawn[0] == drawn[1] else "samples-dropped",
-        f"12 training samples on 2 ranks: rank 0 loads {drawn[0]} and rank 1 {drawn[1]} (sorted "
-        "here). Each rank should load 6, and each sample should be on one rank.",
-        guide=LOADERS,
-    )
-    sizes = [[len(batch) for batch in train] for train, _, _ in seen]
-    check(
-        sizes == [[4, 2], [4, 2]],
-        "batch-size-divided",
-        f"2 ranks with 6 samples each and a batch_size of 4: the sizes of the ranks' batches are "
-        f"{sizes}. Each rank should have batches of 4 and 2. `batch_size` is the batch size of "
-        "each rank: do not divide it.",
-        guide=LOADERS,
-    )
-    val = [val for _, val, _ in seen]  # (rank, batch, sample)
-    is_shuffled = diagnose_shares([joined(batches) for batches in val], 8, shuffle=True) is None
-    check(
-        val == [[[0, 1, 2, 3]], [[4, 5, 6, 7]]],
-        "val-shuffled" if is_shuffled else "sampler-not-used",
-        f"8 validation samples on 2 ranks: rank 0 loads {val[0]} and rank 1 {val[1]}. They should "
-        "load [[0, 1, 2, 3]] and [[4, 5, 6, 7]], in order.",
-        guide=LOADERS,
-    )
+
+@exercise("phase1/create_dataloaders", points=1)
+def test_the_settings_are_passed_on(ranks):
+    """`num_workers` and `pin_memory` reach both loaders, on one rank and on several."""
+    loaders.settings_used(ranks)

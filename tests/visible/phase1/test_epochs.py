@@ -1,15 +1,18 @@
 """The visible tests of an epoch and of the evaluation, for `gradsync check`."""
 
+import numpy as np
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
-from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
+from gradsync.testing import assert_on_every_rank, each, exercise, raise_mistake
 from support.probes.evaluation import numbers
 from support.probes.returned import call_with_line, float_returned
+from support.promises import epochs, evaluation
 from support.rules.epochs import other_batches
-from support.rules.evaluation import other_keys, predicts_otherwise
+from support.rules.evaluation import differs_across_ranks, other_keys, predicts_otherwise
 from support.rules.means import left_the_loop, mean_of_ranks
+from support.rules.waiting import nobody_waited
 from support.rules.wrong_results import ends_with
 
 GUIDE = "Epochs and evaluation"
@@ -20,40 +23,6 @@ def one_weight(value):
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, value)
     return model
-
-
-class EpochSampler(SequentialSampler):
-    """Yields the samples in order, and records the epochs that are set."""
-
-    def __init__(self, dataset):
-        super().__init__(dataset)
-        self.epochs = []
-
-    def set_epoch(self, epoch):
-        self.epochs.append(epoch)
-
-
-@exercise("phase1/train_epoch", points=1)
-def test_the_epoch_of_the_sampler_is_set(ranks):
-    """In epoch 3, train_epoch sets the epoch of the loader's sampler to 3."""
-
-    def probe(trainer):
-        data = TensorDataset(torch.ones(4, 1), torch.ones(4, 1))
-        loader = DataLoader(data, batch_size=2, sampler=EpochSampler(data))
-        model = one_weight(0.0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        trainer.train_epoch(model, loader, nn.MSELoss(), optimizer, epoch=3)
-        return loader.sampler.epochs
-
-    [epochs] = ranks(probe, world_size=1)
-
-    check(
-        3 in epochs,
-        "epoch-not-set",
-        f"train_epoch for epoch 3 {f'set the epochs {epochs}' if epochs else 'set no epoch'} in "
-        "the sampler. Without `set_epoch(3)`, the sampler repeats the same order in every epoch.",
-        guide=GUIDE,
-    )
 
 
 @exercise("phase1/train_epoch", points=1)
@@ -87,6 +56,22 @@ def test_a_smaller_batch_counts_less(ranks):
                 "mean-of-means",
                 "train_epoch returns 6.25, the mean of its batches' mean losses, where a batch of "
                 "one sample counts as much as a batch of two. The mean over the samples is 5.",
+                GUIDE,
+                line=line,
+            ),
+            ends_with(
+                [15.0, 15.0],
+                "sum-not-mean",
+                "train_epoch returns 15, the sum of a rank's losses. The mean over the samples is "
+                "5: divide by the number of samples, 3 on each rank.",
+                GUIDE,
+                line=line,
+            ),
+            ends_with(
+                [2.5, 2.5],
+                "divided-twice",
+                "train_epoch returns 2.5, half of the mean, 5. The loss of train_step is already "
+                "the mean over the 2 ranks: do not divide it again.",
                 GUIDE,
                 line=line,
             ),
@@ -125,6 +110,7 @@ def test_every_sample_counts_the_same(ranks):
 
     seen = ranks(probe, world_size=2)
 
+    raise_mistake(nobody_waited(seen, GUIDE))
     line = seen[0]["line"]
     seen = each(seen, lambda value: value["numbers"])
     raise_mistake(other_keys(seen, GUIDE))
@@ -147,6 +133,7 @@ def test_every_sample_counts_the_same(ranks):
                 line=line,
             ),
             mean_of_ranks(own, GUIDE),
+            differs_across_ranks(GUIDE),
             left_the_loop(4, GUIDE, line),
             predicts_otherwise(GUIDE),
         ],
@@ -154,31 +141,60 @@ def test_every_sample_counts_the_same(ranks):
     )
 
 
+def numbered(count, first=0):
+    """Return samples k = first, first + 1, ...: input 5 at place k % 4, and class k % 3."""
+    k = np.arange(first, first + count)
+    return 5 * np.eye(4)[k % 4], k % 3  # (sample, 4), (sample,)
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_the_epoch_is_set_before_the_pass(ranks):
+    """In epochs 3 and 0, the sampler's epoch is set on both ranks before its pass begins."""
+    epochs.epoch_set(ranks, [numbered(8), numbered(8)], epochs=(3, 0))
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_the_loss_is_exact(ranks):
+    """2 ranks with 9 samples each, in batches of 4, 4 and 1, return the mean over all 18."""
+    epochs.mean_loss_returned(ranks, numbered(17), world_size=2)
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_the_model_is_trained_in_training_mode(ranks):
+    """A model in evaluation mode is switched to training mode, in a later epoch too."""
+    epochs.trained_in_training_mode(ranks, numbered(16))
+
+
+@exercise("phase1/train_epoch", points=1)
+def test_a_sampler_without_set_epoch_works(ranks):
+    """A sampler without `set_epoch` works, and train_epoch goes through the loader once."""
+    epochs.one_pass_without_set_epoch(ranks, numbered(8))
+
+
+def shares_of(*counts):
+    """Return shares of which the ranks' loaders yield these numbers of samples."""
+    return [numbered(count + evaluation.UNASKED, 3 * rank) for rank, count in enumerate(counts)]
+
+
 @exercise("phase1/evaluate", points=1)
-def test_the_evaluation_uses_evaluation_mode(ranks):
-    """evaluate runs the model in evaluation mode, and restores training mode afterwards."""
+def test_ranks_and_batches_of_unequal_size_weigh_right(ranks):
+    """Rank 0 has batches of 4 and 1, rank 1 one of 3: both return the numbers of all 8 samples."""
+    evaluation.every_sample_counts_the_same(ranks, shares_of(5, 3))
 
-    def probe(trainer):
-        model = scores_as_they_come().train()
-        modes = []
-        model.register_forward_hook(lambda used, *_: modes.append(used.training))  # copies too
-        data = TensorDataset(torch.ones(2, 2), torch.zeros(2, dtype=torch.long))
-        trainer.evaluate(model, DataLoader(data, batch_size=1), nn.NLLLoss())
-        return {"trained meanwhile": any(modes), "training afterwards": model.training}
 
-    [seen] = ranks(probe, world_size=1)
+@exercise("phase1/evaluate", points=1)
+def test_a_rank_may_have_no_samples(ranks):
+    """Rank 0 has 3 samples, rank 1 none: both return the numbers of the 3 samples."""
+    evaluation.rank_without_samples(ranks, [numbered(6, 1), numbered(3, 1)])
 
-    check(
-        not seen["trained meanwhile"],
-        "mode-not-restored",
-        "evaluate runs the model in training mode, where dropout drops values and BatchNorm "
-        "updates its statistics. Switch the model to evaluation mode.",
-        guide=GUIDE,
-    )
-    check(
-        seen["training afterwards"],
-        "mode-not-restored",
-        "The model was in training mode, and evaluate left it in evaluation mode. Restore the mode "
-        "from before the call.",
-        guide=GUIDE,
-    )
+
+@exercise("phase1/evaluate", points=1)
+def test_the_evaluation_does_not_change_the_model(ranks):
+    """evaluate uses evaluation mode, tracks no gradients, and leaves existing gradients alone."""
+    evaluation.model_unchanged(ranks, shares_of(5, 3))
+
+
+@exercise("phase1/evaluate", points=1)
+def test_the_former_mode_is_restored(ranks):
+    """A model in training mode stays in it, and so does one in evaluation mode."""
+    evaluation.former_mode_restored(ranks, shares_of(5, 3))

@@ -1,18 +1,8 @@
 """The visible tests of launching, for `gradsync check`: a process's rank, and the group of two."""
 
-from dataclasses import asdict
+from gradsync.testing import exercise
+from support.promises import group, rank_info
 
-import pytest
-import torch
-import torch.distributed as dist
-
-from gradsync.testing import check, exercise, free_port, raise_mistake
-from gradsync.text import FORGOTTEN
-from support.probes.gpus import taken_among_gpus
-from support.rules.gpus import idle_gpus
-from support.rules.launching import string_for_a_number
-
-GUIDE = "Launching ranks"
 TORCHRUN = {
     "RANK": "1",
     "WORLD_SIZE": "2",
@@ -23,142 +13,137 @@ TORCHRUN = {
 SLURM = {
     "SLURM_PROCID": "2",
     "SLURM_NTASKS": "4",
-    "SLURM_LOCALID": "0",
+    "SLURM_LOCALID": "1",
     "SLURM_JOB_NODELIST": "cpu[11-12]",
 }
 
 
-def who_am_i(trainer, environ):
-    """Return the fields that read_rank_info returns, or the error that it raises."""
-    try:
-        info = trainer.read_rank_info(environ)
-    except ValueError as error:  # or a subclass
-        return f"ValueError: {error}"
-    except KeyError as error:
-        return f"KeyError: {error}"
-    if info is None:
-        return None
-    return asdict(info) if isinstance(info, trainer.RankInfo) else repr(info)
-
-
-@pytest.mark.parametrize(
-    ("environ", "wanted"),
-    [
-        pytest.param(TORCHRUN, (1, 2, 1, "10.0.0.1", 4000), id="torchrun"),
-        pytest.param(SLURM, (2, 4, 0, "cpu11", 29500), id="slurm"),
-        pytest.param({}, (0, 1, 0, "127.0.0.1", 29500), id="alone"),
-    ],
-)
 @exercise("phase1/read_rank_info", points=1)
-def test_the_rank_is_read_from_the_environment(ranks, environ, wanted):
-    """The launcher's variables give the rank; without them, the process is rank 0 of 1."""
-    [seen] = ranks(who_am_i, world_size=1, process_group=False, environ=environ)
-
-    fields = ("rank", "world_size", "local_rank", "master_addr", "master_port")
-    expected = dict(zip(fields, wanted, strict=True))
-    variables = ", ".join(f"{name}={value}" for name, value in environ.items()) or "no variables"
-    is_info = isinstance(seen, dict)
-    raise_mistake(string_for_a_number(variables, list(seen.values()) if is_info else None))
-    knows_its_rank = is_info and all(seen[name] == expected[name] for name in fields[:3])
-    check(
-        seen == expected,
-        "wrong-master" if knows_its_rank else "launcher-not-read",
-        f"With {variables}, read_rank_info gives {seen}, but should give {expected}."
-        f"{f' {FORGOTTEN}' if seen is None else ''}",
-        guide=GUIDE,
-    )
+def test_torchrun_variables_are_read(ranks):
+    """RANK=1 WORLD_SIZE=2 ... gives rank 1 of 2, even beside Slurm's variables."""
+    fields = [1, 2, 1, "10.0.0.1", 4000]
+    rank_info.fields_read(ranks, [(TORCHRUN, fields), ({**SLURM, **TORCHRUN}, fields)])
 
 
 @exercise("phase1/read_rank_info", points=1)
-def test_a_rank_without_a_world_size_raises_an_error(ranks):
-    """A rank without a world size raises a ValueError that names the variable."""
-    [seen] = ranks(who_am_i, world_size=1, process_group=False, environ={"RANK": "0"})
+def test_slurm_variables_are_read(ranks):
+    """SLURM_PROCID=2 SLURM_NTASKS=4 ... gives rank 2 of 4; MASTER_* replace the node list."""
+    master = {"MASTER_ADDR": "login", "MASTER_PORT": "4000"}
+    cases = [
+        (SLURM, [2, 4, 1, "cpu11", 29500]),
+        ({**SLURM, **master}, [2, 4, 1, "login", 4000]),
+        ({**SLURM, "LOCAL_RANK": "3"}, [2, 4, 1, "cpu11", 29500]),
+    ]
+    rank_info.fields_read(ranks, cases)
 
-    check(
-        isinstance(seen, str)
-        and seen.startswith("ValueError")
-        and ("RANK" in seen or "WORLD_SIZE" in seen),
-        "bad-environment-accepted",
-        f"With RANK=0 and no WORLD_SIZE, read_rank_info gives {seen}. It should raise a ValueError "
-        "that names the variable.",
-        guide=GUIDE,
-    )
+
+@exercise("phase1/read_rank_info", points=1)
+def test_the_master_is_the_first_host_of_the_node_list(ranks):
+    """`node[01-04,07],big1` gives `node01`, and `a-b,c` gives `a-b`."""
+    first_hosts = {
+        "solo": "solo",
+        "node[01-04,07],big1": "node01",
+        "big1,node[01-04]": "big1",
+        "a-b,c": "a-b",
+        "gpu-[5,8-9]": "gpu-5",
+        "rack[1-2]node[3-4]": "rack1node3",
+        "c[03-05].cluster,login": "c03.cluster",
+    }
+    rank_info.first_hosts_read(ranks, SLURM, first_hosts)
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_variables_that_are_not_set_have_defaults(ranks):
+    """The defaults are local rank 0, address 127.0.0.1 and port 29500."""
+    cases = [
+        ({"RANK": "1", "WORLD_SIZE": "2"}, [1, 2, 0, "127.0.0.1", 29500]),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, [1, 2, 0, "127.0.0.1", 29500]),
+    ]
+    rank_info.fields_read(ranks, cases)
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_without_a_launcher_there_is_a_single_process(ranks):
+    """No variables, or only LOCAL_RANK, MASTER_ADDR or MASTER_PORT: rank 0 of 1."""
+    names = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    lone = [{name: TORCHRUN[name]} for name in names]
+    rank_info.alone_without_launcher(ranks, [{"SLURM_JOB_NODELIST": "cpu[11-12]"}, *lone])
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_only_the_argument_is_read(ranks):
+    """The result depends only on `environ`, whatever os.environ contains."""
+    few, fewer = {"RANK": "0", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    rank_info.only_the_argument_read(ranks, [few, SLURM, fewer, {}, {"RANK": "0"}])
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_a_half_set_launcher_raises_an_error(ranks):
+    """RANK=0 without WORLD_SIZE, or the reverse, raises a ValueError that names one of them."""
+    both, slurms = ("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")
+    cases = [
+        ({"RANK": "0"}, both),
+        ({"WORLD_SIZE": "2"}, both),
+        ({**SLURM, "RANK": "0"}, both),
+        ({**SLURM, "WORLD_SIZE": "2"}, both),
+        ({"SLURM_PROCID": "0"}, slurms),
+        ({"SLURM_NTASKS": "2"}, slurms),
+    ]
+    rank_info.bad_environments_refused(ranks, cases)
+
+
+@exercise("phase1/read_rank_info", points=1)
+def test_a_bad_value_raises_an_error_with_the_name(ranks):
+    """RANK=one, or rank 2 or -1 of 2, raises a ValueError that names the variable."""
+    numbers = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    of_slurm = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "MASTER_PORT")
+    cases = [
+        *(({**TORCHRUN, name: value}, (name,)) for name in numbers for value in ("one", "1.5")),
+        ({**TORCHRUN, "LOCAL_RANK": ""}, ("LOCAL_RANK",)),
+        *(({**SLURM, name: "one"}, (name,)) for name in of_slurm),
+        *(({**TORCHRUN, "RANK": rank}, ("RANK", "WORLD_SIZE")) for rank in ("2", "-1")),
+        *(({**SLURM, "SLURM_PROCID": rank}, of_slurm[:2]) for rank in ("4", "-1")),
+    ]
+    rank_info.bad_environments_refused(ranks, cases)
 
 
 @exercise("phase1/setup_distributed", points=1)
 def test_two_ranks_form_a_group(ranks):
-    """After setup_distributed, two ranks can sum a number: 1 on each rank gives 2.
+    """After setup_distributed, two ranks are a gloo group, and both have the CPU as a device."""
+    group.group_of_every_rank(ranks, 2)
 
-    On a machine with GPUs, simulated here, rank 0 with local_rank 3 uses GPU 3 and nccl.
-    """
 
-    def probe(rank, world_size, trainer, port):
-        info = trainer.RankInfo(rank, world_size, rank, "127.0.0.1", port)
-        device = trainer.setup_distributed(info)
-        if not dist.is_initialized():
-            return "no process group"
-        total = torch.ones(1)
-        dist.all_reduce(total)
-        return {
-            "rank": dist.get_rank(),
-            "sum": total.item(),
-            "device": getattr(device, "type", str(device)),
-        }
+@exercise("phase1/setup_distributed", points=1)
+def test_one_rank_forms_a_group(ranks):
+    """setup_distributed starts a group for a single rank too."""
+    group.group_of_every_rank(ranks, 1)
 
-    seen = ranks(probe, world_size=2, process_group=False, port=free_port(), timeout=10)
 
-    wrong = [rank for rank in (0, 1) if seen[rank] != {"rank": rank, "sum": 2.0, "device": "cpu"}]
-    check(
-        not wrong,
-        "group-not-initialised",
-        f"After setup_distributed, the ranks report {list(seen)}. The ranks should be 0 and 1, the "
-        "sum over both 2.0, and the returned device the CPU.",
-        ranks=wrong,
-        guide=GUIDE,
-    )
+@exercise("phase1/setup_distributed", points=1)
+def test_setup_waits_for_every_rank(ranks):
+    """Rank 2 of 3 is late: the others wait, even with a backend that connects lazily, like nccl."""
+    group.setup_waits(ranks)
 
-    def probe_gpus(trainer, port):
-        return taken_among_gpus(trainer, 0, 1, 3, "127.0.0.1", port)
 
-    [taken] = ranks(probe_gpus, world_size=1, process_group=False, port=free_port(), timeout=10)
-    raise_mistake(idle_gpus(taken, local_rank=3))
+@exercise("phase1/setup_distributed", points=1)
+def test_backend_and_timeout_are_used(ranks):
+    """A given backend and a timeout of 7 s are used, and the default timeout is 60 s."""
+    group.backend_and_timeout_used(ranks, seconds=7)
+
+
+@exercise("phase1/setup_distributed", points=1)
+def test_every_rank_uses_its_own_gpu(ranks):
+    """On a machine with GPUs, simulated here, local rank 3 uses GPU 3 and nccl."""
+    group.own_gpu_used(ranks, local_rank=3)
 
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_cleanup_destroys_the_group(ranks):
-    """After cleanup_distributed, there is no process group."""
-
-    def probe(trainer):
-        trainer.cleanup_distributed()
-        return dist.is_initialized()
-
-    [is_there] = ranks(probe, world_size=1)
-
-    check(
-        not is_there,
-        "exception",
-        "After cleanup_distributed, there is still a process group. Destroy it.",
-        guide=GUIDE,
-    )
+    """After cleanup_distributed, no rank has a process group."""
+    group.group_destroyed(ranks)
 
 
 @exercise("phase1/cleanup_distributed", points=1)
 def test_cleanup_without_a_group_does_nothing(ranks):
-    """cleanup_distributed does nothing if no process group was started."""
-
-    def probe(trainer):
-        try:
-            trainer.cleanup_distributed()
-        except (ValueError, AssertionError) as error:
-            return f"{type(error).__name__}: {error}"
-        return "nothing"
-
-    [happened] = ranks(probe, world_size=1, process_group=False)
-
-    check(
-        happened == "nothing",
-        "exception",
-        f"Without a process group, cleanup_distributed raised {happened}. It should do nothing: "
-        "check whether there is a group first.",
-        guide=GUIDE,
-    )
+    """cleanup_distributed does nothing if there is no group, or no longer one."""
+    group.nothing_without_group(ranks)

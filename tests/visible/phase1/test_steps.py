@@ -1,14 +1,16 @@
 """The visible tests of the training step, for `gradsync check`, with small numbers."""
 
+import numpy as np
 import torch
 from torch import nn
 
 from gradsync.testing import assert_on_every_rank, each, exercise
 from support.probes.returned import float_returned
 from support.probes.steps import traced_step
+from support.promises import steps
 from support.rules.losses import loss_mistakes
 from support.rules.steps import averaged_too_late, without_its_gradient
-from support.rules.wrong_results import ends_with
+from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "The training step"
 AFTER = (0.3**2 + 1.6**2) / 2  # the mean loss after the first step, with weight 0.7
@@ -66,11 +68,18 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
                 [0.0, 0.0],
                 "does-not-learn",
                 "After a step, the weight is still 0, but should be 0.7. Step with the mean of the "
-                "gradients, with the optimizer that is passed.",
+                "gradients of the loss function, with the optimizer; both are passed.",
                 GUIDE,
             ),
+            ends_with(
+                [0.35, 0.35],
+                "divided-twice",
+                "After a step, the weight is 0.35, but should be 0.7. The ranks stepped with half "
+                "of the mean of their gradients, -7: divide by the number of ranks once.",
+                GUIDE,
+            ),
+            differs_from_one_process(GUIDE, "2 ranks with a sample each"),
         ],
-        otherwise=f"after a step, the weights are {list(seen)} by rank, but should be 0.7 on both",
     )
 
 
@@ -121,6 +130,50 @@ def test_the_gradient_of_a_step_is_cleared_for_the_next(ranks):
                 "0.36. The gradient of the first step was added to the second one: clear it.",
                 GUIDE,
             ),
+            differs_from_one_process(GUIDE, "two steps of a single rank, from 0 to 0.2 and 0.36"),
         ],
-        otherwise=f"two steps from weight 0 lead to {seen[0]}, but should lead to [0.2, 0.36]",
     )
+
+
+# Two steps of 2 ranks with 2 samples each: the number of a sample's class is also its only input.
+CLASSES = np.array([[[0, 1], [2, 0]], [[1, 1], [0, 2]]])  # (step, rank, sample)
+INPUTS = np.eye(5)[CLASSES]  # (step, rank, sample, 5)
+
+
+@exercise("phase1/train_step", points=1)
+def test_two_steps_equal_those_of_one_process(ranks):
+    """2 ranks with 2 samples each end with the weights of one process with all 4.
+
+    The model has shared, frozen and unused weights, and the optimizers are SGD and Adagrad.
+    """
+    steps.steps_of_one_process(ranks, INPUTS, CLASSES)
+
+
+@exercise("phase1/train_step", points=1)
+def test_the_loss_is_exact(ranks):
+    """The cross-entropy of 2 ranks with 2 samples each is returned as it is, not rounded."""
+    steps.mean_loss_returned(ranks, INPUTS[:1], CLASSES[:1])
+
+
+@exercise("phase1/train_step", points=1)
+def test_a_single_rank_steps_in_float32(ranks):
+    """On a single rank, a step is a plain step of the float32 model."""
+    steps.steps_of_one_process(ranks, INPUTS[:, :1].astype(np.float32), CLASSES[:, :1])
+
+
+@exercise("phase1/train_step", points=1)
+def test_all_ranks_average_in_the_same_order(ranks):
+    """The order is the model's: it depends on no hash, and names may differ between ranks."""
+    steps.steps_in_one_order(ranks, 2, seed=1)
+
+
+@exercise("phase1/train_step", points=1)
+def test_the_batch_is_moved_to_the_model(ranks):
+    """The inputs and the targets are moved to the device of the model."""
+    steps.batch_moved(ranks, INPUTS[0, 0], CLASSES[0, 0])
+
+
+@exercise("phase1/train_step", points=1)
+def test_gradients_from_before_the_step_are_cleared(ranks):
+    """Gradients of ones from before the step do not change it, and no rank skips a NaN alone."""
+    steps.former_gradients_cleared(ranks, INPUTS[:1], np.eye(3)[CLASSES[:1]])
