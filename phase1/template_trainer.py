@@ -88,7 +88,8 @@ def broadcast_model(model: nn.Module, src: int = 0) -> None:
     """Copy rank `src`'s parameters and buffers to all ranks, bit for bit.
 
     The parameters and buffers stay the same objects, because an optimizer may already refer to
-    them. The memory behind them may change. Gradients and `requires_grad` stay as they are.
+    them. The memory behind them may change. Gradients and `requires_grad` stay as they are. Every
+    rank takes the tensors in the model's order, which depends on no hash or address.
     """
     # TODO: about 4 lines; `gradsync hint broadcast_model` if you are stuck
     raise NotImplementedError("phase1/broadcast_model")
@@ -98,7 +99,9 @@ def average_gradients(model: nn.Module) -> None:
     """Replace every rank's gradients by their mean over all ranks.
 
     If a rank has no gradient for a trainable parameter, the gradient counts as zero there, and the
-    rank still takes part in the collective. Frozen parameters are not changed.
+    rank still takes part in the collective. Frozen parameters are not changed. Each gradient is
+    averaged once, in its own dtype. Every rank takes the parameters in the model's order, which
+    depends on no hash or address.
     """
     # TODO: about 7 lines; `gradsync hint average_gradients` if you are stuck
     raise NotImplementedError("phase1/average_gradients")
@@ -109,7 +112,9 @@ def train_step(
 ) -> float:
     """Take one optimizer step on this rank's batch, with averaged gradients.
 
-    N ranks with B samples each get the same weights as one process with all N*B samples.
+    N ranks with B samples each get the same weights as one process with all N*B samples. Gradients
+    from before the step are cleared. Every rank takes part in all collectives, even if a value is
+    NaN on one rank only.
 
     Args:
         model: the model, the same on every rank.
@@ -119,7 +124,7 @@ def train_step(
         optimizer: the optimizer of the model's parameters.
 
     Returns:
-        The mean loss over all ranks.
+        The mean loss over all ranks, before the step and not rounded.
     """
     # TODO: about 10 lines; `gradsync hint train_step` if you are stuck
     raise NotImplementedError("phase1/train_step")
@@ -133,8 +138,8 @@ def train_epoch(
     The function first sets the epoch of the loader's sampler, if the sampler has `set_epoch`.
 
     Returns:
-        The epoch's mean loss over the samples of all ranks, including the padding. A smaller last
-        batch has a smaller weight.
+        The epoch's mean loss over the samples of all ranks, including the padding, not rounded. A
+        smaller last batch has a smaller weight.
     """
     # TODO: about 9 lines; `gradsync hint train_epoch` if you are stuck
     raise NotImplementedError("phase1/train_epoch")

@@ -5,6 +5,9 @@
 - `visible` and `hidden` name the tests that hold it. All are tests of this exercise.
 - `allowed` instead names answers in `tests/known/right` that do what the sentence permits.
 - `defines = true` instead marks a sentence that only explains a word, an argument or a case.
+
+What both suites check is in `tests/support/promises`, so that a hidden test asks what a visible one
+asks, with other inputs.
 """
 
 import ast
@@ -53,6 +56,20 @@ def names_of(exercise, audience):
     }
 
 
+def checks_of(phase, audience):
+    """Return the functions of `support.promises` that a suite calls, such as "steps.batch_moved"."""
+    trees = [ast.parse(path.read_text()) for path in COURSE.suite(audience, phase).glob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    modules = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "support.promises"
+        for alias in node.names
+    }
+    called = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
+    return {name for name in called if name.partition(".")[0] in modules}
+
+
 def entries(exercise):
     return TABLES[exercise.phase].get(exercise.name, [])
 
@@ -81,6 +98,13 @@ def test_every_test_asks_for_a_promise_with_a_visible_test(exercise, audience):
     }
 
     assert asked == names_of(exercise, audience)
+
+
+@pytest.mark.parametrize("phase", TABLES)
+def test_the_hidden_suite_checks_only_what_the_visible_suite_checks(phase):
+    builders = {"evaluation.is_telling"}  # it makes inputs
+
+    assert checks_of(phase, "hidden") - builders <= checks_of(phase, "visible")
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
