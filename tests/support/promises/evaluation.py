@@ -134,7 +134,6 @@ def known_mistakes(rows, counts):
     means = f"averages means, but the ranks have {counts} samples, in batches of at most {BATCH}"
     sizes = right["samples"] + UNASKED * len(counts)
     shrunk = {name: right[name] * right["samples"] / sizes for name in ("loss", "accuracy")}
-    odd = "as the accuracy. Return the share of correct samples, from 0 to 1."
     return [
         *(("mean-of-means", f"{means}. Use sums.", m) for m in means_of_means(rows, counts)),
         (
@@ -167,12 +166,6 @@ def known_mistakes(rows, counts):
             "returns the largest sum of a rank, divided by the largest count. An all-reduce has "
             "several operations; use the sum.",
             largest_sums(rows),
-        ),
-        (own, f"returns a percentage {odd}", {**right, "accuracy": 100 * right["accuracy"]}),
-        (
-            own,
-            f"returns the number of correct samples {odd}",
-            {**right, "accuracy": rows[:, 2].sum()},
         ),
     ]
 

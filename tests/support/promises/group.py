@@ -2,6 +2,7 @@
 
 import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from support.probes.lazy_group import LazyGroup
 from support.rules.gpus import idle_gpus
 from support.rules.launching import (
     address_taken,
+    another_rank_passed,
     left_waiting,
     never_connected,
     none_started,
@@ -52,6 +54,24 @@ def probe_group(rank, world_size, trainer, port):
     return [group, there, dist.get_backend(), kind, sort, total.item()]
 
 
+def ranks_passed(ranks, world_size):
+    """Return, by rank, the `rank` that setup_distributed passes on, or None if it is not seen."""
+
+    def probe(rank, world_size, trainer):
+        passed = []
+
+        def note(*_, **options):
+            passed.append(options.get("rank"))
+            raise InterruptedError
+
+        dist.init_process_group = note
+        with suppress(Exception):
+            trainer.setup_distributed(info_of(trainer, rank, world_size, USUAL_PORTS[0]))
+        return passed[0] if passed and isinstance(passed[0], int) else None
+
+    return list(ranks(probe, world_size, process_group=False))
+
+
 def await_listener(port):
     """Return when a process listens on a port, or after a second."""
     until = time.monotonic() + 1
@@ -81,7 +101,14 @@ def group_of_every_rank(ranks, world_size):
         world_size,
         process_group=False,
         timeout=TIME_LIMIT,
-        mistakes=[variable_not_set, none_started, address_taken, never_connected, left_waiting],
+        mistakes=[
+            variable_not_set,
+            none_started,
+            another_rank_passed(lambda: ranks_passed(ranks, world_size)),
+            address_taken,
+            never_connected,
+            left_waiting,
+        ],
         port=free_port(),
     )
 
@@ -135,7 +162,12 @@ def setup_waits(ranks):
         3,
         process_group=False,
         timeout=TIME_LIMIT,
-        mistakes=[address_taken, never_connected, left_waiting],
+        mistakes=[
+            another_rank_passed(lambda: ranks_passed(ranks, 3)),
+            address_taken,
+            never_connected,
+            left_waiting,
+        ],
         port=free_port(),
     )
 

@@ -160,6 +160,15 @@ def predicts_otherwise(guide: str) -> Rule:
         both = zip(seen, expected, strict=True)
         if not all(_right_but_for(result, wanted, "accuracy") for result, wanted in both):
             return None
+        number, right = seen[0]["accuracy"], expected[0]["accuracy"]
+        scaled = {100.0: "a percentage", seen[0]["samples"]: "the number of correct samples"}
+        what = next((what for by, what in scaled.items() if close(number, by * right)), None)
+        if what is not None:
+            text = (
+                f"evaluate returns {what} as the accuracy, {number:.4g}. Return the share of "
+                f"correct samples, from 0 to 1: here it is {right:.4g}."
+            )
+            return _found("differs-from-single-process", text, guide, range(len(seen)))
         text = (
             f"evaluate returns {pairs(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "

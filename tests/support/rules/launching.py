@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
@@ -71,9 +71,32 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     text = (
         "setup_distributed could not listen on its port because the port is in use. Either it is "
-        "not the port in `info`, or more than one rank acts as rank 0."
+        "not the port in `info`, or another rank acts as rank 0 too: pass the `rank` in `info`."
     )
     return _found("wrong-master", seen, text)
+
+
+def another_rank_passed(passed: Callable[[], Sequence[int | None]]) -> Rule:
+    """Return the rule for a port in use because several ranks start the group as one rank.
+
+    `passed` returns, by rank, the `rank` that it passes to the process group, if it is known.
+    """
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        if not TAKEN.search(_detail(seen)):
+            return None
+        given = dict(enumerate(passed()))
+        wrong = tuple(rank for rank, its in given.items() if its not in (None, rank))
+        if not wrong:
+            return None
+        text = (
+            f"setup_distributed starts the group with rank={given[wrong[0]]} on "
+            f"{ranks_text(wrong)}, so several ranks try to listen on the port of the master. Pass "
+            "the `rank` in `info`."
+        )
+        return Diagnosis("launcher-not-read", wrong, text, _where(seen), GUIDE)
+
+    return rule
 
 
 def never_connected(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -140,6 +163,10 @@ def without_a_group(text: str, guide: str) -> Rule:
         return _found("group-not-initialised", seen, text, guide, who)
 
     return rule
+
+
+def _where(seen: Observation) -> str | None:
+    return seen.failure.diagnosis.where if seen.failure else None
 
 
 def _detail(seen: Observation) -> str:
