@@ -23,7 +23,8 @@ class ColumnParallelLinear(nn.Module):
     The input (..., in_features) is the same on every rank. The output (..., out_features/N) is this
     rank's part, or with `gather_output` all of it, (..., out_features), on every rank. Forward and
     backward give the same results as `nn.Linear`; in particular, every rank gets the complete
-    gradient of the input. A new layer has random weights, as in `nn.Linear`.
+    gradient of the input. The ranks exchange activations and their gradients, but no weights. A new
+    layer has random weights, as in `nn.Linear`.
 
     Attributes:
         weight: (out_features/N, in_features), this rank's rows.
@@ -52,8 +53,8 @@ class RowParallelLinear(nn.Module):
     The input (..., in_features/N) is this rank's part. With `input_is_parallel=False` it is the
     full input (..., in_features), and the layer takes this rank's part. The output
     (..., out_features) is the same on every rank, and the bias is added once. Forward and backward
-    give the same results as `nn.Linear`. A new layer has random weights, as in `nn.Linear`, and the
-    same bias on every rank.
+    give the same results as `nn.Linear`. The ranks exchange activations and their gradients, but no
+    weights. A new layer has random weights, as in `nn.Linear`, and the same bias on every rank.
 
     Attributes:
         weight: (out_features, in_features/N), this rank's columns.
@@ -104,9 +105,12 @@ def pipeline_train_step(
 
     This is GPipe: first forward for all microbatches, then backward for all. Rank 0 gets the
     inputs, each rank sends its stage's outputs to the next rank, and the last rank computes the
-    loss from the targets. The gradients of the activations are sent back the same way. After the
-    step the parameters still have their gradients. These equal the unsplit model's gradients on
-    the whole batch, even if microbatches differ in size.
+    loss from the targets. The gradients of the activations are sent back the same way. Nothing else
+    of the batch is sent. Activations may have any shape and dtype, which the receiver learns from
+    the sender. There may be any number of ranks, even one, and a stage may be frozen. The stages
+    stay in the mode that they are in. After the step the parameters still have their gradients.
+    These equal the unsplit model's gradients on the whole batch, even if microbatches differ in
+    size.
 
     Args:
         stage: this rank's part of the model.

@@ -47,7 +47,8 @@ def ring_all_reduce(tensor: Tensor) -> None:
     Data goes around the ring of ranks twice. First comes a reduce-scatter, after which each rank
     has one chunk of the sum, then an all-gather of the chunks. Each rank sends 2(N-1)/N of the
     tensor, rounded up to whole chunks. The tensor may have any shape, even fewer elements than N,
-    and N may be any number of ranks.
+    and N may be any number of ranks. The sum is computed in the tensor's own dtype. When the
+    function returns, every send and receive is complete.
     """
     # TODO: about 15 lines; `gradsync hint phase2/ring_all_reduce` if you are stuck
     raise NotImplementedError("phase2/ring_all_reduce")
@@ -59,8 +60,10 @@ class BucketedGradientAverager:
     Buckets are filled in reverse parameter order, which is usually the order in which backward
     computes the gradients. Each bucket is all-reduced asynchronously as soon as its gradients are
     ready. `finish()` waits for all buckets; then each trainable parameter's gradient is the mean
-    over all ranks. If a rank has no gradient for a parameter, it counts as zero there. Every rank
-    starts the same buckets in the same order, even if their gradients differ.
+    over all ranks, in its own dtype. If a rank has no gradient for a parameter, it counts as zero
+    there; if no rank has one, it may stay None. Every rank starts the same buckets in the same
+    order, even if their gradients differ. A weight that several layers share is averaged once.
+    Frozen parameters are left alone.
 
     `finish()` also works on a rank that had no backward, or only backward passes under `no_sync()`.
     Between two calls of `finish()` there is at most one backward outside of `no_sync()`; more
@@ -70,6 +73,7 @@ class BucketedGradientAverager:
     Args:
         model: the model, the same on every rank.
         bucket_cap_mb: the maximum size of a bucket in MiB; a larger parameter gets its own bucket.
+            A bucket is filled until the next parameter would exceed this size.
     """
 
     def __init__(self, model: nn.Module, bucket_cap_mb: float = 25.0) -> None:
@@ -97,8 +101,9 @@ def train_step_accumulated(
 ) -> float:
     """Take one optimizer step on this rank's batch, which is split into microbatches.
 
-    The step equals a step on the whole batch, even if microbatches differ in size. It synchronises
-    the gradients once, during the backward of the last microbatch.
+    The step equals a step on the whole batch, even if microbatches differ in size. The microbatches
+    are run one after another, in the mode that the model is in. The step synchronises the gradients
+    once, during the backward of the last microbatch, which alone is outside of `no_sync()`.
 
     Args:
         model: the model, the same on every rank.
@@ -188,8 +193,9 @@ def train(
 ) -> list[dict[str, Any]]:
     """Train a model on all ranks with SGD and cross-entropy; resume an interrupted run.
 
-    Rank 0 prints one line for each epoch, and may print more; the other ranks print nothing. The
-    sampler gets the epochs 0, 1, ..., as in the history. SGD may have momentum.
+    Training starts from rank 0's weights and buffers, and equals that of one process with the
+    samples of all ranks. Rank 0 prints one line for each epoch, and may print more; the other ranks
+    print nothing. The sampler gets the epochs 0, 1, ..., as in the history. SGD may have momentum.
 
     A resumed run ends with the weights of a run that was never interrupted. If a rank dies, or is
     late by more than the group's timeout, the other ranks neither hang nor continue: each ends with
@@ -209,11 +215,13 @@ def train(
         resume_from: the file in which training records its progress, with all that later steps
             depend on. If it exists, training continues from it, even in mid-epoch and with a
             different world size. Otherwise, training starts from the beginning. The file is updated
-            at least once an epoch, completely or not at all.
+            at least once an epoch, completely or not at all. Only rank 0 writes it. Reading it runs
+            no code from it.
 
     Returns:
         A list with `{"epoch", "train_loss", "val_loss", "val_accuracy"}` for each epoch that this
-        call completed. An entry may have more keys.
+        call completed. The validation results are those after the epoch's training. An entry may
+        have more keys.
     """
     # TODO: about 33 lines; `gradsync hint phase2/train` if you are stuck
     raise NotImplementedError("phase2/train")

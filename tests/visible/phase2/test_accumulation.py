@@ -172,13 +172,13 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
 
 @exercise("phase2/train_step_accumulated", points=1)
 def test_gradients_are_sent_once_with_the_last_microbatch(ranks):
-    """Three microbatches are run one by one; 50 gradients are sent in the last one's backward."""
+    """Three microbatches are run one by one; 200 gradients are sent in the last one's backward."""
 
     def probe(rank, trainer, sizes):
-        model, optimizer = model_and_optimizer(width=50)
-        steps = [microbatches_of(rank, sizes, width=50)]
+        model, optimizer = model_and_optimizer(width=200)
+        steps = [microbatches_of(rank, sizes, width=200)]
         return watched_steps(trainer, model, optimizer, steps, nn.functional.mse_loss)
 
     seen = ranks(probe, world_size=2, sizes=[1, 1, 1])
 
-    raise_mistake(stepped_otherwise(seen, [[1, 1, 1]] * 2, {"weight": 50}))
+    raise_mistake(stepped_otherwise(seen, [[1, 1, 1]] * 2, {"weight": 200}))
