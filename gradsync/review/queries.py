@@ -41,6 +41,7 @@ _MACHINES = (
     r"n_?nodes|num_(nodes|machines)|(node|machine)_rank|NODE_RANK|SLURM_|GROUP_RANK|\.nodes\b|OMPI_|"
     r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
 )
+_ADDRESS = r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
 _WITH_BATCH_NORM = re.compile(
     r"^torchvision\.models\..*(resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$)"
     r"|\.BatchNorm[123]d$"
@@ -226,6 +227,14 @@ def batch_norms(program: Program) -> list[Step]:
 def on_several_machines(program: Program) -> bool:
     """Return whether a program mentions machines, so that its ranks may be on several of them."""
     return mentions(program, _MACHINES)
+
+
+def share_files(program: Program) -> bool:
+    """Return whether ranks may use the same files and GPUs.
+
+    If the script names a machine by its address, each rank is often on a machine of its own.
+    """
+    return not mentions(program, _ADDRESS)
 
 
 def of_one_machine(program: Program, value: Value) -> bool:

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from types import NoneType
+from typing import Any
 
 from gradsync.review.flow import classes, torch_api
 from gradsync.review.flow.conditions import relevant
@@ -68,6 +70,10 @@ MOST_TIMES = 10  # that one function is followed, over all its calls
 MOST_CALLS = 12_000  # of a program
 SPAWN = ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes")
 PROCESS = ("torch.multiprocessing.Process", "multiprocessing.Process")
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Gt: operator.gt, ast.GtE: operator.ge,
+    ast.Lt: operator.lt, ast.LtE: operator.le,
+}  # fmt: skip
 LEAVES = ("return", "continue", "break")
 _BUILTINS = frozenset(dir(builtins))
 _EXITS = ("sys.exit", "builtins.exit", "builtins.quit", "os._exit", "os.abort")
@@ -312,10 +318,10 @@ class Interpreter:
         return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
     def _is_about_a_parameter(self, test: ast.expr) -> bool:
-        """Return whether this is `x`, `not x` or `x is None`, of an argument that never changes."""
+        """Return whether this is `x`, `not x` or `x > 1`, of an argument that never changes."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
-        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot)):
+        if isinstance(test, ast.Compare):
             test = test.left
         return isinstance(test, ast.Name) and test.id in self.frame.fixed
 
@@ -635,6 +641,10 @@ class Interpreter:
             if rights[0].path == "os.environ":
                 return Value(tags=frozenset({WORLD}))
             return found if left.const is UNKNOWN else found.without(DATA, OWN)
+        compare = _COMPARISONS.get(type(node.ops[0]))
+        numbers = isinstance(left.const, int) and isinstance(rights[0].const, int)
+        if compare is not None and numbers and len(rights) == 1:
+            return replace(found, const=compare(left.const, rights[0].const))
         if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             return self._is_none(node.ops[0], left, rights[0]) or Value(tags=found.tags & {WORLD})
         return found

@@ -70,6 +70,7 @@ _TAGS_OF_METHODS = {
 } | dict.fromkeys(("size", "dim", "numel", "device", "get_device"), ())
 _KIND_OF_CALL = {
     "DistributedDataParallel": "ddp",
+    "ShardedDataParallel": "ddp",  # of fairscale
     "FullyShardedDataParallel": "fsdp",
     "DataLoader": "loader",
     "DistributedSampler": "sampler",
@@ -94,7 +95,9 @@ _STARRED = {
     "torch.utils.data": re.compile("Dataset$|DataLoader|random_split|Sampler$|^Subset$"),
     "torch.distributed": re.compile("^(init_|get_|is_init|all_|barrier|broadcast|reduce|destroy)"),
 }
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+WRAPPERS = (
+    "DistributedDataParallel", "ShardedDataParallel", "FullyShardedDataParallel", "fully_shard",
+)  # fmt: skip
 # Methods of classes of PyTorch and Python: none of them calls a collective in secret.
 METHODS = {
     "item", "numpy", "tolist", "detach", "clone", "backward", "step", "zero_grad", "state_dict",

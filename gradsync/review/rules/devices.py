@@ -13,6 +13,7 @@ from gradsync.review.queries import (
     argument_node,
     mentions,
     on_several_machines,
+    share_files,
     surely_on_every_rank,
 )
 
@@ -42,7 +43,8 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
             device = _fixed_in_a_variable(step)
             named = bool(device)
         if device:
-            yield at(step, f"Every rank on a machine uses GPU {device}.")
+            text = f"Every rank on a machine uses GPU {device}."
+            yield at(step, text, sure=share_files(program))
     if mentions(program, _PINS):
         return
     for step in program.methods("cuda", "to"):

@@ -18,6 +18,7 @@ from gradsync.review.queries import (
     of_one_machine,
     on_several_machines,
     same_text,
+    share_files,
     surely_on_every_rank,
 )
 
@@ -53,6 +54,7 @@ def saved_on_every_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "Every rank writes this file at the same time: it is written N times, and the "
                 "result may be damaged.",
+                sure=share_files(program),
             )
 
 
@@ -147,6 +149,7 @@ def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "Every rank downloads into the same folder at the same time. A rank may read files "
                 "that another one is still writing.",
+                sure=share_files(program),
             )
             return  # the downloads of other parts of the data are the same mistake
 
@@ -297,7 +300,11 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
         if not all(_is_regular(guard) for guard in step.guards if not guard.early):
             continue
         seen.add(step.function)
-        yield at(step, "Every rank prints this line in each iteration of the training loop.")
+        yield at(
+            step,
+            "Every rank prints this line in each iteration of the training loop.",
+            sure=share_files(program),
+        )
 
 
 def _is_regular(guard: Guard) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import TOO_EARLY, WORLD, Step
+from gradsync.review.flow.values import TOO_EARLY, WORLD, Step, Value
 from gradsync.review.queries import (
     argument_node,
     constant,
@@ -109,7 +109,14 @@ def no_sampler(program: Program) -> Iterator[Hit]:
             step,
             f"Every rank trains on all samples, {order}, instead of on its own share: N ranks do "
             "N times the work of one.",
+            sure=_is_the_same_everywhere(dataset),
         )
+
+
+def _is_the_same_everywhere(dataset: Value) -> bool:
+    """Return whether a dataset is read, not collected on this rank or made by unknown code."""
+    made = [thing.step for thing in dataset.things if thing.step]
+    return dataset.surely("dataset") and not any(arg.parts for step in made for arg in step.args)
 
 
 def _same_batches(program: Program) -> Iterator[Hit]:

@@ -23,9 +23,7 @@ _RANDOM = re.compile(
 _NOISE = ("rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli")
 
 
-_MADE_EQUAL = (
-    r"seed|load_state_dict|torch\.load|pretrained|broadcast|all_reduce\(\w*(param|p)(\.data)?[,)]"
-)
+_MADE_EQUAL = r"seed\w*\(|load_state_dict|torch\.load|pretrained|broadcast|all_reduce\(\w*(param|p)(\.data)?[,)]"
 _SPLITS = {
     "torch.utils.data.random_split": (2, "generator"),
     "torch.utils.data.dataset.random_split": (2, "generator"),
@@ -117,7 +115,7 @@ def _is_random(program: Program, step: Step) -> bool:
 )
 def split_differently(program: Program) -> Iterator[Hit]:
     """Find random splits without a seed, which differ between processes."""
-    if mentions(program, "seed"):
+    if mentions(program, r"seed\w*\("):
         return
     for step in program.steps:
         position, name = _SPLITS.get(step.path, (0, ""))
