@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from gradsync.cli.app import TEACHING, app
+from gradsync.cli.learn.updating import show_change
 from gradsync.course.catalogue import find_course
 from gradsync.course.guides import guides
 from gradsync.course.templates import templates
 from gradsync.text import counted, listed
-
-if TYPE_CHECKING:
-    from gradsync.course.release.update import Change
 
 
 @app.command(name="release", rich_help_panel=TEACHING)
@@ -43,27 +41,10 @@ def release_command(
     course = find_course(carried=True)
     chosen = None if phase is None else course.phase(phase)
     published = publish(course, out, chosen, archive=archive, self_study=self_study)
-    _show_change(out, published.change)
+    show_change(out, published.change)
     print(f"{out}: {listed(published.phases)}, {counted(published.count, 'file')}")
     if published.archive is not None:
         print(published.archive)
-
-
-def _show_change(out: Path, change: Change) -> None:
-    """Show how many files were changed, and name each file that was kept, with the reason."""
-    for paths, what in (
-        (change.added, "added"),
-        (change.updated, "updated"),
-        (change.removed, "removed, because the course no longer has them"),
-    ):
-        if paths:
-            print(f"{counted(len(paths), 'file')} {what}")
-    for path in change.kept:
-        print(f"kept {out / path}: it was edited. The course has no new version of it.")
-    for path, new in change.beside.items():
-        print(f"kept {out / path}: it was edited. The new version is in {out / new}.")
-    for path in change.kept_old:
-        print(f"kept {out / path}: it was edited. The course no longer has this file.")
 
 
 @app.command(name="templates", rich_help_panel=TEACHING)

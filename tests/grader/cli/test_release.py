@@ -232,3 +232,18 @@ def test_a_name_of_two_phases_is_checked_in_both(copy):
     assert both.stdout.count("double") >= 2
     assert "For phase2: gradsync hint phase2/double" in hint.stderr
     assert "checking phase1" not in one.stderr
+
+
+def test_a_learner_updates_a_copy_with_the_new_archive(course, copy, tmp_path):
+    (copy / "phase1/template_trainer.py").write_text("my work")
+    guide = course.root / "course.toml"
+    guide.write_text('[course]\ntitle = "Newer"\n')
+    gradsync(course.root, "release", tmp_path / "newer", "--zip")
+    done = gradsync(copy, "update", tmp_path / "newer.zip")
+    again = gradsync(copy, "update", tmp_path / "newer.zip")
+
+    assert done.returncode == 0, done.stderr
+    assert "updated" in done.stdout
+    assert (copy / "phase1/template_trainer.py").read_text() == "my work"
+    assert (copy / "README.md").read_text().startswith("# Newer")
+    assert "is up to date." in again.stdout

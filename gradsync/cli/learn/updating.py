@@ -1,0 +1,58 @@
+"""`gradsync update`: bring a learner's copy of the course up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gradsync.cli.app import LEARNING, app
+from gradsync.course.catalogue import find_course
+from gradsync.text import counted
+
+if TYPE_CHECKING:
+    from gradsync.course.release.update import Change
+
+
+@app.command(name="update", rich_help_panel=LEARNING)
+def update_command(
+    release: Annotated[
+        Path, typer.Argument(exists=True, help="The newer release: a .zip, or its folder.")
+    ],
+) -> None:
+    """Update your copy of the course from a newer release. Your work stays as it is.
+
+    Files that you edited are not changed; a new version is saved beside them, with the
+    extension .new.
+
+    [dim]gradsync update ~/Downloads/ddp-course.zip[/]
+    """
+    from gradsync.course.release.newer import update_from
+
+    root = find_course().root
+    change = update_from(root, release)
+    show_change(root, change)
+    if not (change.added or change.updated or change.removed or change.beside):
+        print(f"{root} is up to date.")
+    if any(path.endswith(".whl") for path in change.added):
+        print(
+            "gradsync itself has a new version: run `pip install --requirement requirements.txt`."
+        )
+
+
+def show_change(out: Path, change: Change) -> None:
+    """Show how many files were changed, and name each file that was kept, with the reason."""
+    for paths, what in (
+        (change.added, "added"),
+        (change.updated, "updated"),
+        (change.removed, "removed, because the course no longer has them"),
+    ):
+        if paths:
+            print(f"{counted(len(paths), 'file')} {what}")
+    for path in change.kept:
+        print(f"kept {out / path}: it was edited. The course has no new version of it.")
+    for path, new in change.beside.items():
+        print(f"kept {out / path}: it was edited. The new version is in {out / new}.")
+    for path in change.kept_old:
+        print(f"kept {out / path}: it was edited. The course no longer has this file.")
