@@ -123,8 +123,8 @@ class _Class:
         scored = self._nbcourse.scored()
         tasks = []
         for student, folder in submissions.items():
-            if problem := self._not_found(folder):
-                yield AutogradeOutcome(student, "failed", self._total, problem=problem)
+            if missing := self._not_found(folder):
+                yield AutogradeOutcome(student, "failed", self._total, problem=missing)
             elif student in scored and self._is_done(student, folder, digests[student]):
                 yield AutogradeOutcome(student, "unchanged", self._total, *scored[student])
             else:

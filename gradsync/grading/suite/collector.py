@@ -101,7 +101,9 @@ class Collector:
             if self._budget is not None and verdict.status == "timeout" and verdict.world_size:
                 self._budget.note(verdict.exercise, verdict.seconds)
 
-    def pytest_exception_interact(self, node: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    def pytest_exception_interact(
+        self, node: pytest.Item | pytest.Collector, call: pytest.CallInfo[None]
+    ) -> None:
         self._left_garbage = True  # the traceback's frames refer to values and to each other
         error = call.excinfo.value if call.excinfo else None
         if not isinstance(node, pytest.Item):  # a file of the suite can't be imported

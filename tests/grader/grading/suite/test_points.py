@@ -3,6 +3,8 @@
 import pytest
 from small_course import RIGHT, write_course
 
+from gradsync.course.catalogue import CourseError
+from gradsync.course.settings import read_settings
 from gradsync.grading.grade import grade
 from gradsync.grading.suite.weights import points_of
 from gradsync.submission import Submission
@@ -95,3 +97,17 @@ def test_a_visible_test_has_its_weight_as_points(course):
     (course.root / "tests/hidden").rename(course.root / "tests/visible")
 
     assert sum(points(course, audience="visible").values()) == 8
+
+
+def test_course_toml_sets_the_points_of_a_phase_and_weights_stay(course):
+    (course.root / "course.toml").write_text("[phase1]\npoints = 10\n")
+
+    assert points_of(course, "hidden", "phase1") == {"phase1/double": 3.75, "phase1/triple": 6.25}
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "true", '"ten"', "inf"])
+def test_unusable_points_of_a_phase_are_one_clear_error(course, value):
+    (course.root / "course.toml").write_text(f"[phase1]\npoints = {value}\n")
+
+    with pytest.raises(CourseError, match="points of phase1 must be a number above 0"):
+        read_settings(course.root)
