@@ -122,6 +122,7 @@ class Run:
         self.began = time.monotonic()
         self.nonce = secrets.token_hex(16)  # an answer from another run is refused
         self._looked = self.began  # when dead ranks were last looked for
+        self._heard = self.began  # when the last frame arrived
         self._events: list[Event] = []
         self._kept = 0  # the weight of these events
         self._limit: Deadline | None = None  # for the whole run; starts when all ranks are ready
@@ -185,6 +186,7 @@ class Run:
         return not state.closed
 
     def _take(self, frame: wire.Frame, state: RankState) -> None:
+        self._heard = time.monotonic()
         try:
             if frame.kind != "raised" and state.ready == (frame.kind == "ready"):
                 raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
@@ -243,7 +245,7 @@ class Run:
             self._let_survivors_end()
         live = {state.rank for state in self._states if not state.over}
         self._detector.over = set(range(len(self._states))) - live
-        self._release(live)
+        self._release(live, now)
         stuck = self._detector.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
@@ -261,12 +263,23 @@ class Run:
             return replace(explanations.explain(self._detector, proof), graph=graph)
         return self._late(live, now)
 
-    def _release(self, live: set[int]) -> None:
-        """Let the first rank that is late continue, if all others wait for it, or are late, too."""
+    def _release(self, live: set[int], now: float) -> None:
+        """Let the first rank that is late continue, if all others wait for it, or are late, too.
+
+        Some waits can't be attributed, such as a send to a rank that receives from any rank, and
+        a rank may poll. Then it continues when nothing has happened for a while.
+        """
         held = {state.rank for state in self._states if state.held and state.rank in live}
-        if held and live - held <= self._detector.likely(without=held).keys():
+        if not held:
+            return
+        others, quiet = live - held, now - self._heard
+        if (
+            others <= self._detector.likely(without=held).keys()
+            or (others <= self._detector.blocked() and quiet > POLL_SECONDS)
+            or quiet > GRACE_SECONDS
+        ):
             first = self._states[min(held)]
-            first.held = False
+            first.held, self._heard = False, now
             first.go()
 
     def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
