@@ -72,6 +72,7 @@ MISMATCHES = {
 }
 
 
+FUNCTIONS = ("new_group", "init_", "destroy_", "split_group", "rpc.")  # not of one group
 PASSED = ("roots", "reductions", "lists")  # the calls themselves are the same
 
 
@@ -117,6 +118,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         parts += _advice(detector, first, over)
     parts += _different_tags(call for calls in stuck.values() for call in calls)
     if not over:
+        parts += _different_groups(stuck)
         parts.append(verb(stuck, "It cannot continue.", "None of these ranks can continue."))
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
     if first.collective.op == "init_process_group":
@@ -234,6 +236,21 @@ def _advice(detector: DeadlockDetector, call: Call, returned: set[int]) -> list[
     if any(waiting <= set(group) and not returned & set(group) for group in groups):
         return [f"{ADVICE} These ranks have a group of their own: is `group=` missing?"]
     return [ADVICE]
+
+
+def _different_groups(stuck: Stuck) -> list[str]:
+    """Return sentences if ranks wait in different groups, as when their order is not the same."""
+    groups: dict[str, list[int]] = {}
+    for rank, calls in stuck.items():
+        if calls[0].mail is None and calls[0].collective.members and not calls[0].sets_key:
+            groups.setdefault(calls[0].collective.group, []).append(rank)
+    if len(groups) < 2 or any(name.startswith(FUNCTIONS) for name in groups):
+        return []
+    places = [f"{ranks_text(ranks)} in group {name}" for name, ranks in groups.items()]
+    return [
+        f"They wait in different process groups: {listed(places)}.",
+        "All ranks must use their groups in the same order.",
+    ]
 
 
 def _different_tags(calls: Iterable[Call]) -> list[str]:

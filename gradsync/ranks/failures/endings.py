@@ -10,7 +10,7 @@ from gradsync.ranks.deadlocks.calls import Call
 from gradsync.ranks.deadlocks.explanations import waits_texts
 from gradsync.ranks.failures.exceptions import endless_text
 from gradsync.records import Collective, Diagnosis, Failure
-from gradsync.text import full_stop, ranks_text
+from gradsync.text import full_stop, listed, ranks_text
 
 MAX_OPEN = 20_000  # collectives of a rank that are not complete
 MAX_POSTED = 100_000  # sends or receives of a rank without a counterpart
@@ -58,6 +58,7 @@ def timeout(
     waiting: Iterable[Call],
     lost: Collection[int] = (),
     used: Mapping[int, float] | None = None,
+    joining: Mapping[int, str] | None = None,
 ) -> Failure:
     """Return the failure of ranks that were still running when the time limit was reached.
 
@@ -67,13 +68,20 @@ def timeout(
         waiting: the calls in which the other ranks wait.
         lost: ranks that died.
         used: seconds of processor time by rank, as far as known.
+        joining: the threads that ranks wait for, whose functions have returned.
     """
     waiting = list(waiting)
     texts = [f"The ranks did not finish within {limit}."]
     if lost:
         texts.append(f"{ranks_text(lost).capitalize()} died.")
     texts += busy_texts(busy, waiting)
-    if used and all(used.get(rank, IDLE) < IDLE for rank in busy):
+    if joining:
+        threads = listed(sorted(set(joining.values())))
+        texts.append(
+            f"{ranks_text(joining).capitalize()} returned, but the thread {threads} does not end. "
+            "Python waits for it before a process ends: stop it, or make it a daemon."
+        )
+    elif used and all(used.get(rank, IDLE) < IDLE for rank in busy):
         texts.append(
             f"{ranks_text(busy).capitalize()} used almost no processor time. "
             "Look for a sleep, or for a call that waits."

@@ -29,6 +29,7 @@ class RankState:
         self.may_be_lost = may_be_lost
         self.ready = False  # it has received its task and started its process group
         self.held = False  # it waits until no other rank can continue without it
+        self.joining = ""  # after its function has returned: the threads that it waits for
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None
@@ -91,6 +92,18 @@ class RankState:
             yield frame
             if self.over:
                 return
+
+    def note(self, frame: wire.Frame) -> None:
+        """Record why the rank waits outside of collectives.
+
+        Raises:
+            WireError: the names of threads are not strings.
+        """
+        self.held = frame.kind == "held"
+        names = frame.header.get("threads", [])
+        if type(names) is not list or not all(type(name) is str for name in names):
+            raise wire.WireError("it sent invalid names of threads")
+        self.joining = events.text(", ".join(names))
 
     def breaks(self, problem: str) -> None:
         """Record that it sent data which an unmodified rank never sends."""

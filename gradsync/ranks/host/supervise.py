@@ -199,8 +199,8 @@ class Run:
             self._pressing = True
             if frame.kind == "ready":
                 self._take_ready(state)
-            elif frame.kind == "held":
-                state.held = True
+            elif frame.kind in ("held", "joining"):
+                state.note(frame)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
                     raise wire.WireError("its answer does not belong to this run")
@@ -332,7 +332,8 @@ class Run:
         limit = f"{self._timeout:g} s"
         if looped:
             limit = f"{self._processor_seconds:g} s of processor time"
-        late = endings.timeout(limit, places, waits, lost, used)
+        joining = {s.rank: s.joining for s in self._states if s.rank in places and s.joining}
+        late = endings.timeout(limit, places, waits, lost, used, joining)
         if stuck := self._detector.at_last():
             return endings.late(explanations.explain(self._detector, stuck), late)
         return late

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader
 
-from gradsync import run_ranks
+from gradsync import RankFailure, run_ranks
 
 SEEN = []
 LATER = "loaded from the file when it is used"
@@ -82,7 +82,7 @@ def test_what_the_main_program_does_not_send_says_so(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\n"
-        "from gradsync import run_ranks\n"
+        "from gradsync import RankFailure, run_ranks\n"
         "OTHER = 1\n"
         "def use(): return sys.modules['__main__'].OTHER\n"
         "if __name__ == '__main__': run_ranks(use, 1)\n"
@@ -118,6 +118,14 @@ def test_a_rank_waits_for_its_threads_before_it_ends():
         return rank
 
     assert list(run_ranks(leave, 2)) == [0, 1]
+
+
+def test_a_thread_that_never_ends_is_named():
+    def leave():
+        threading.Thread(target=time.sleep, args=[60], name="heartbeat").start()
+
+    with pytest.raises(RankFailure, match="Rank 0 returned, but the thread heartbeat does not end"):
+        run_ranks(leave, 1, timeout=1)
 
 
 def test_pickle_finds_the_definitions_of_a_rank_by_their_names():

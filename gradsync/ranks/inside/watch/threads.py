@@ -152,11 +152,16 @@ def install() -> None:
     _observe_pools()
 
 
-def join_threads() -> None:
-    """Wait for the program's threads, as Python does before it exits: pools, then the others."""
+def join_threads(report: Callable[[list[str]], None]) -> None:
+    """Wait for the program's threads, as Python does before it exits: pools, then the others.
+
+    Args:
+        report: called with the names of the threads, if there are any besides those of pools.
+    """
     pools._python_exit()
     ours = threading.current_thread()
     while others := [t for t in threading.enumerate() if t is not ours and not t.daemon]:
+        report([thread.name for thread in others])
         for thread in others:
             thread.join()
 

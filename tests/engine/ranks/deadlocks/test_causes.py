@@ -46,6 +46,12 @@ def only_the_subgroup_without_its_group(rank):
         dist.broadcast(torch.ones(2), src=2)
 
 
+def uses_its_groups_in_another_order(rank):
+    groups = [dist.new_group(), dist.new_group()]
+    for group in groups if rank % 2 else groups[::-1]:
+        dist.all_reduce(torch.ones(1), group=group)
+
+
 def other_tags(rank):
     if rank == 0:
         dist.send(torch.ones(2), 1, tag=3)
@@ -108,6 +114,7 @@ CAUSES = {
     other_split: "Rank 0 passes [[0, 2], [1, 3]]",
     other_source_without_its_group: "is `group=` missing?",
     only_the_subgroup_without_its_group: "is `group=` missing?",
+    uses_its_groups_in_another_order: "They wait in different process groups: ranks 0 and 2 in",
     other_tags: "rank 0 sends with tag 3, rank 1 receives with tag 4",
     waits_for_a_key: "Rank 0 is waiting in store.wait #1 (the key ready)",
     returns_without_the_key: "returned without setting the key ready of the store",
