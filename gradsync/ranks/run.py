@@ -84,6 +84,8 @@ def run_ranks(
     __tracebackhide__ = True  # pytest shows the test's line instead
     if (function is None) == (script is None):
         raise TypeError("pass either a function or `script=`")
+    if script is not None and inputs:
+        raise TypeError(f"a script takes `args=`, not the input {next(iter(inputs))!r}")
     if function is None:
         function, process_group = run_script, False
         inputs = {"script": str(Path(str(script)).resolve()), "args": list(map(str, args))}

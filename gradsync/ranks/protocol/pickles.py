@@ -198,14 +198,14 @@ def _sent_modules(function: Any) -> list[ModuleType]:
     while isinstance(function, functools.partial):
         function = function.func
     home = getattr(function, "__module__", None)
-    return [
-        module
-        for name, module in list(sys.modules.items())
-        if (name == home or type(getattr(module, "__loader__", None)).__name__ == PYTEST_LOADER)
-        and name != "__main__"
-        and module.__name__ == name
-        and is_users(getattr(module, "__file__", None) or "<frozen>", ())
-    ]
+    found = []
+    for name, module in list(sys.modules.items()):
+        known = getattr(module, "__dict__", {})  # other attributes of a lazy module may import it
+        by_value = name == home or type(known.get("__loader__")).__name__ == PYTEST_LOADER
+        by_value = by_value and name != "__main__" and known.get("__name__") == name
+        if by_value and is_users(known.get("__file__") or "<frozen>", ()):
+            found.append(module)
+    return found
 
 
 @contextmanager
