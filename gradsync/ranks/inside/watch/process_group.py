@@ -23,7 +23,12 @@ from torch.distributed import GradBucket, distributed_c10d  # type: ignore[attr-
 
 from gradsync.ranks.inside.watch.callers import variables
 from gradsync.ranks.inside.watch.state import Watch
-from gradsync.ranks.inside.watch.tensors import exchanged, versioned, with_own_versions
+from gradsync.ranks.inside.watch.tensors import (
+    exchanged,
+    gathered,
+    versioned,
+    with_own_versions,
+)
 
 # ProcessGroup's method -> (the name in torch.distributed, the position of the input tensors)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -53,6 +58,7 @@ COLLECTIVES: dict[str, tuple[str, int | None]] = {
     "recv": ("recv", 0),
     "recv_anysource": ("recv", 0),
 }
+UNEVEN_BACKENDS = {"nccl"}  # in an all_gather, each rank may have a tensor of another size
 BLOCKS = {"monitored_barrier"}  # the call itself blocks, and returns no work
 DELEGATED = (  # methods of a work that neither wait nor show whether it is complete
     *("exception", "is_success", "source_rank", "_source_rank", "synchronize", "boxed"),
@@ -179,6 +185,8 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         at = position if position is not None and position < len(args) else len(args)
         tensors, others = args[at : at + 1], (*args[:at], *args[at + 1 :])
         details = _details(op, members, args)
+        if op == "all_gather" and distributed_c10d.get_backend(group) in UNEVEN_BACKENDS:
+            details["receives"], details["sends"] = gathered(*args[:2])
         described = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
         call = watch.recorder.enter(described, waits=waits)

@@ -70,6 +70,13 @@ def exchanged(args: tuple[Any, ...], size: int) -> tuple[tuple[int, ...], tuple[
     return _portions(arriving, rows[0], size), _portions(leaving, rows[1], size)
 
 
+def gathered(outputs: Any, inputs: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return how many elements an all_gather receives from and sends to each rank."""
+    arriving = tuple(tensor.numel() for tensor in tensors_in(outputs))
+    (own,) = tensors_in(inputs)
+    return arriving, (own.numel(),) * len(arriving)
+
+
 def _portions(tensor: torch.Tensor, rows: Sequence[int], size: int) -> tuple[int, ...]:
     if not rows:
         return (tensor.numel() // size,) * size

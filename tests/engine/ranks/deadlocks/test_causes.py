@@ -10,6 +10,7 @@ from torch.distributed.fsdp import fully_shard
 
 from gradsync import run_ranks
 from gradsync.ranks.deadlocks.calls import disagreement
+from gradsync.ranks.inside.watch import process_group
 from gradsync.records import Collective
 
 
@@ -202,6 +203,27 @@ CORRECT = [
 @pytest.mark.parametrize("function", CORRECT, ids=lambda function: function.__name__)
 def test_similar_programs_that_are_right_pass(function):
     assert all(run_ranks(function, 4))
+
+
+def test_uneven_sizes_reach_a_backend_that_allows_them(failure_of):
+    def gather(rank):
+        process_group.UNEVEN_BACKENDS.add("gloo")  # which refuses them itself
+        dist.all_gather([torch.ones(1), torch.ones(2)], torch.ones(rank + 1))
+
+    failure = failure_of(gather, 2)
+
+    assert failure.status == "error"
+    assert "all_gather" not in failure.diagnosis.explanation
+
+
+def test_sizes_that_do_not_match_are_found_in_an_uneven_all_gather(failure_of):
+    def gather(rank):
+        process_group.UNEVEN_BACKENDS.add("gloo")
+        dist.all_gather([torch.ones(1), torch.ones(3)], torch.ones(rank + 1))
+
+    failure = failure_of(gather, 2)
+
+    assert "Rank 1 sends 2 x float32 to itself" in failure.diagnosis.explanation
 
 
 def test_uneven_sizes_may_be_gathered_where_the_backend_allows_it():
