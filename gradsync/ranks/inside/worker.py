@@ -31,7 +31,7 @@ from gradsync.ranks.inside.rendezvous import make_mesh, start_group
 from gradsync.ranks.inside.watch.disturbances import Disturbances
 from gradsync.ranks.inside.watch.recorder import Recorder
 from gradsync.ranks.inside.watch.threads import join_threads
-from gradsync.ranks.protocol import wire
+from gradsync.ranks.protocol import pickles, wire
 from gradsync.ranks.protocol.user_files import PACKAGE, PACKAGES
 
 MAX_TMPDIR = 70  # characters; multiprocessing adds 32 for its socket names, and they are limited
@@ -104,6 +104,7 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
     recorder.await_go()
+    pickles.SentModule.listed = not setup["roots"]
     function, inputs = pickle.loads(task.body)
     tools.show_comparisons()
     modules = {name: Path(path) for name, path in setup["modules"].items()}

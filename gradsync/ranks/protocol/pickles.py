@@ -100,14 +100,14 @@ class ModuleGlobals:
 
 
 def globals_of(names: dict[str, Any]) -> dict[str, Any]:
-    """Return the globals of a module that was sent to this rank, and add it to `sys.modules`."""
+    """Return the globals of a module that was sent to this rank, and list it in `sys.modules`."""
     name, file = names["__name__"], names.get("__file__")
     known = SentModule.all.get((name, file)) or sys.modules.get(name)
     if known is None or getattr(known, "__file__", None) != file:
         module = SentModule(name)
         vars(module).update(names)
         SentModule.all[name, file] = module
-        if known is None or name == "__main__":
+        if SentModule.listed and (known is None or name == "__main__"):
             sys.modules[name] = module
         known = module
     return vars(known)
@@ -123,6 +123,7 @@ class SentModule(ModuleType):
     """A module with the definitions that were sent; others are loaded from its file when used."""
 
     all: ClassVar[dict[tuple[str, str | None], SentModule]] = {}
+    listed: ClassVar[bool] = True  # in sys.modules; a submission must not find a suite's modules
 
     def __getattr__(self, name: str) -> Any:
         file = vars(self).get("__file__")

@@ -2,17 +2,19 @@ import sys
 
 import pytest
 
-from gradsync import run_ranks
+from gradsync.ranks import get_launcher
+from gradsync.ranks.host.supervise import observe
+from gradsync.ranks.task import Task
 from support.probes import Info, raised
 from support.probes.sampling import random_states
 
 
-def test_probes_are_sent_with_the_run_and_are_not_importable_before():
+def test_probes_are_sent_with_the_run_and_are_not_importable_before(tmp_path):
     def function(rank):
         known = [name for name in sys.modules if name.startswith("support.probes")]
         return [Info(rank, 2).rank, len(random_states()), known]
 
-    seen = run_ranks(function, 2)
+    seen = observe(Task(function, 2, roots=(tmp_path,)), get_launcher())
 
     assert list(seen) == [[0, 3, []], [1, 3, []]]
 
