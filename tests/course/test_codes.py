@@ -23,7 +23,9 @@ GRADER = [
 CODE = re.compile(r"[a-z]+(-[a-z]+)+")
 OTHER_WORDS = {"a-b-c", "child-pid", "non-iterator"}  # strings there that look like codes
 # No submission of the bank gets these; tests of the engine make ranks that do.
-OF_THE_ENGINE = {"not-contiguous", "out-of-memory", "too-slow"}
+OF_THE_ENGINE = {
+    *("changed-in-flight", "never-awaited", "not-contiguous", "out-of-memory", "too-slow"),
+}
 KNOWN = {
     (one.code, one.exercise) for phase in COURSE.phases for one in wrong_submissions(COURSE, phase)
 }

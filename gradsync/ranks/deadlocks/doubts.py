@@ -55,8 +55,8 @@ LAYOUT = (
     "its memory as it is, so the result is wrong. Pass a contiguous tensor."
 )
 CODES = {
-    UNAWAITED: "no-rank-waits",
-    TOUCHED: "no-rank-waits",
+    UNAWAITED: "never-awaited",
+    TOUCHED: "changed-in-flight",
     SHAPES: "shape-mismatch",
     LAYOUT: "not-contiguous",
 }

@@ -35,8 +35,8 @@ def passes_a_transposed_matrix_on_one_rank(rank):
 
 
 MISTAKES = {
-    never_waits: ("no-rank-waits", "is never waited for"),
-    changes_it_in_flight: ("no-rank-waits", "before you change the tensor"),
+    never_waits: ("never-awaited", "is never waited for"),
+    changes_it_in_flight: ("changed-in-flight", "before you change the tensor"),
     passes_other_shapes: ("shape-mismatch", "tensors of different shapes"),
     passes_a_column: ("not-contiguous", "not contiguous"),
     passes_a_transposed_matrix_on_one_rank: ("not-contiguous", "not in the same layout"),
