@@ -12,12 +12,20 @@ from typing import Any
 from IPython.display import display, update_display
 
 from gradsync.ranks.host.session import CellOutcome
+from gradsync.ranks.host.supervise import Run
 from gradsync.records import Failure, Observation
 from gradsync.reports.notebook import cell_failure, rank_output
 from gradsync.reports.timeline import overlap
+from gradsync.text import ranks_text, verb
 
 FIRST_SECONDS = 0.4  # a longer cell shows its output while it runs
 EACH_SECONDS = 0.25  # between two updates
+LONG_SECONDS = 5.0  # after which a hint says how to stop the cell
+HOW_TO_STOP = (
+    "{ranks} still running. To stop the cell, interrupt the kernel: the square button, or the "
+    "menu Kernel. The ranks and their variables are kept."
+)
+NOTHING = ("", "")
 
 
 class Display:
@@ -39,12 +47,17 @@ class CellOutput:
 
     def __init__(self, ranks: Sequence[int]) -> None:
         self._ranks = ranks
-        self._output, self._failure = Display(), Display()
-        self._next = time.monotonic() + FIRST_SECONDS
+        self._output, self._failure, self._hint = Display(), Display(), Display()
+        self._began = time.monotonic()
+        self._hinted: list[int] = []  # the ranks that the hint names
+        self._next = self._began + FIRST_SECONDS
         self._shown: tuple[list[str], Failure | None] = [], None
 
-    def update(self, printed: Sequence[str], failure: Failure | None) -> None:
+    def update(self, printed: Sequence[str], failure: Failure | None, run: Run) -> None:
         """Show the ranks' output and failures so far, unless the last update was very recent."""
+        if time.monotonic() - self._began > LONG_SECONDS and not self._hinted:
+            self._hinted = run.running()
+            self._say_how_to_stop()
         now = list(printed), failure
         if time.monotonic() < self._next or now == self._shown:
             return
@@ -66,6 +79,8 @@ class CellOutput:
         Returns:
             a summary of the failure in one line, or None.
         """
+        if self._hinted:
+            self._hint.show(*NOTHING)
         seen = outcome.observation
         self._show(rank_output.fold(seen.output, [v or () for v in seen.values], self._ranks))
         if timeline:
@@ -82,6 +97,12 @@ class CellOutput:
         )
         self._show_failure(failed)
         return failed.summary
+
+    def _say_how_to_stop(self) -> None:
+        if self._hinted:
+            ranks = f"{ranks_text(self._hinted).capitalize()} {verb(self._hinted, 'is', 'are')}"
+            text = HOW_TO_STOP.format(ranks=ranks)
+            self._hint.show(f"<em>{text}</em>", text)
 
     def _show(self, blocks: list[rank_output.Block]) -> None:
         if blocks:

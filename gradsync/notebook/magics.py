@@ -7,6 +7,7 @@ import importlib
 import shlex
 import threading
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,10 +132,13 @@ class RanksMagics(Magics):
         name = f"In [{len(self.shell.user_ns['In']) - 1}]"
         source = "\n" + cell  # lines count from the cell's first line, which contains %%ranks
         _check_syntax(source, name)
+        others = self.sessions.sizes
         try:
             session = self.sessions.of(options.world_size)
         except ValueError as problem:
             raise UsageError(str(problem)) from None
+        if others and options.world_size not in others:
+            print(_other_ranks(options.world_size, others))
         output = CellOutput(options.ranks)
         try:
             outcome = session.run(source, name, options.ranks, output.update)
@@ -189,6 +193,15 @@ class RanksMagics(Magics):
         if session is None:
             raise UsageError(NO_RANKS)
         return session
+
+
+def _other_ranks(size: int, others: Sequence[int]) -> str:
+    """Return a note for the first cell on ranks of this number."""
+    these = f"These are {size} other ranks" if size > 1 else "This is another rank"
+    return (
+        f"{these}, without variables yet. The ranks of %%ranks {others[-1]} and their variables "
+        "are kept."
+    )
 
 
 def _check_syntax(source: str, name: str) -> None:

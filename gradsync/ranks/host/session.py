@@ -30,6 +30,7 @@ from gradsync.ranks.task import check_world_size
 from gradsync.records import Failure, Observation
 from gradsync.temporary_folders import own_folder
 
+BACKEND = "module://gradsync.ranks.inside.figures"  # of matplotlib
 END_SECONDS = 0.6  # for ranks to leave a cell that was stopped
 MEETINGS = 3  # attempts to start a process group before a cell
 SEND_SECONDS = 1.0  # for a rank to receive a message
@@ -85,7 +86,7 @@ class Session:
         source: str,
         name: str,
         ranks: Collection[int],
-        each_time: Callable[[Sequence[str], Failure | None], None] = lambda *_: None,
+        each_time: Callable[[Sequence[str], Failure | None, Run], None] = lambda *_: None,
     ) -> CellOutcome:
         """Run a cell on some of the ranks; KeyboardInterrupt stops it on all of them.
 
@@ -93,8 +94,8 @@ class Session:
             source: the Python source of the cell.
             name: the name of the cell in messages: "In [3]".
             ranks: the ranks that run it.
-            each_time: called repeatedly with what each rank has printed so far, and with the
-                failure of a rank while other ranks are running.
+            each_time: called repeatedly with what each rank has printed so far, the failure of a
+                rank while other ranks are running, and the run.
 
         Raises:
             LauncherError: the ranks have ended; this session can no longer be used.
@@ -105,7 +106,7 @@ class Session:
         run = self._ask("cell", ranks, source=source, name=name)
         stopped, late = None, set[int]()
         try:
-            seen = run.observe(lambda: each_time(self._printed(), run.failed()))
+            seen = run.observe(lambda: each_time(self._printed(), run.failed(), run))
         except KeyboardInterrupt:
             seen, stopped = run.so_far(run.failed()), run.at_work()
         if not all(state.over for state in self._states):
@@ -274,7 +275,7 @@ class Session:
             "world_size": self.world_size,
             "directory": str(self._directory),
             "cwd": str(Path.cwd()),
-            "environ": {**rank_environ(), "MPLBACKEND": "agg"},
+            "environ": {**rank_environ(), "MPLBACKEND": BACKEND},
             "path": [entry or str(Path.cwd()) for entry in sys.path],
             "seed": random.SystemRandom().getrandbits(32),
             "began": self._began,

@@ -342,6 +342,11 @@ class Run:
         """Return the failure of a rank, even if other ranks can continue."""
         return self._failed() if any(state.failed for state in self._states) else None
 
+    def running(self) -> list[int]:
+        """Return the ranks that neither are over nor wait for another rank."""
+        live = {state.rank for state in self._states if not state.over}
+        return sorted(live - self._detector.waits().keys())
+
     def at_work(self) -> str:
         """Describe where the ranks that are not over are running or waiting."""
         live = {state.rank for state in self._states if not state.over}

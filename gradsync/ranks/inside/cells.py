@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import CodeType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -57,7 +57,7 @@ class Cells:
         self._channel = channel
         self._inbox = Inbox(channel)
         self._recorder = self._new_recorder(setup["began"])
-        self._displays = Displays()
+        self._displays = Displays.of_cell = Displays()
         builtins.input = _no_input
         module = ModuleType("__main__")  # where pickle looks for the definitions of cells
         sys.modules["__main__"] = module
@@ -178,6 +178,8 @@ def _compiled(source: str, name: str) -> tuple[CodeType, CodeType | None]:
 
 class Displays:
     """Collects the values that a cell displays on a rank: its last expression, and `display`."""
+
+    of_cell: ClassVar[Displays | None] = None  # of this rank, if it runs the cells of a notebook
 
     def __init__(self) -> None:
         self.bundles: list[Bundle] = []

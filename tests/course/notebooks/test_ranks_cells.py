@@ -321,6 +321,37 @@ def test_the_stop_button_ends_a_cell_and_leaves_the_ranks_usable(fresh):
     assert fresh.run("%%ranks 2\ndist.barrier()\nkept").text == "[rank 0] 0\n[rank 1] 1"
 
 
+def test_a_long_cell_says_which_ranks_run_and_how_to_stop_it(fresh):
+    fresh.run("import gradsync.notebook.cell_output as shown; shown.LONG_SECONDS = 0.5")
+    request = fresh.begin("%%ranks 2\nwhile rank == 0:\n    pass\ndist.barrier()")
+    time.sleep(2)
+    fresh.manager.interrupt_kernel()
+    stopped = fresh.finish(request)
+
+    hint = "Rank 0 is still running. To stop the cell, interrupt the kernel"
+    assert [text[: len(hint)] for _, text in stopped.first].count(hint) == 1
+    assert hint not in stopped.text
+    assert "Rank 0 is at In [" in stopped.text
+
+
+def test_pyplot_shows_each_figure_once(run):
+    shown = run("%%ranks 4\nimport matplotlib.pyplot as plt\nplt.plot([rank, 1])\nplt.show()")
+    again = run("%%ranks 4\nplt.show()")
+
+    assert shown.html.count("data:image/png;base64,") == 4
+    assert shown.status == "ok"
+    assert not again.shown
+
+
+def test_another_number_of_ranks_is_announced_once(fresh):
+    first = fresh.run("%%ranks 2\nx = rank")
+    other = fresh.run("%%ranks 1\nx = rank")
+    again = fresh.run("%%ranks 1\nx")
+
+    assert first.stdout == again.stdout == ""
+    assert "This is another rank, without variables yet. The ranks of %%ranks 2" in other.stdout
+
+
 def test_reset_ends_the_ranks(fresh):
     ranks = descendants(fresh)
 

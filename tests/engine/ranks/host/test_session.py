@@ -355,7 +355,7 @@ def test_a_stopped_cell_leaves_ranks_and_variables(run, session, what):
     wanted = "joined" if "joined" in source else "begun"  # a rank that joins is not interrupted
     begun = []
 
-    def stop_once(output, _failure):
+    def stop_once(output, _failure, _run):
         if not begun and all(wanted in text for text in output):
             begun.append(stop_after(0.3))
 
