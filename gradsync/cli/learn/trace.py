@@ -39,8 +39,8 @@ def trace_command(
     """
     # These import jinja2, numpy and pytest, which other commands do not need.
     from gradsync.grading.suite.verdicts import MissingFile
-    from gradsync.grading.tracing import trace, write_trace
-    from gradsync.reports.timeline import spans
+    from gradsync.grading.tracing import steps_of, trace, write_trace
+    from gradsync.reports.timeline import steps
 
     course = find_course()
     chosen = course.phases[0] if phase is None else course.phase(phase)
@@ -53,8 +53,9 @@ def trace_command(
         raise SubmissionError(f"{submission or course.root}: {missing}") from None
     if seen.failure is not None and seen.failure.status == "unfinished":
         raise SubmissionError(f"{seen.failure.diagnosis.explanation} {UNFINISHED}")
-    for path in write_trace(seen, out):
+    found = steps_of(seen, course)
+    for path in write_trace(seen, found, out):
         print(path)
-    print(spans.waiting(seen.events, seen.world_size))
+    print(" ".join(steps.sentences(seen.events, seen.world_size, found)))
     if seen.failure is not None:
         print(f"The run failed. {seen.failure.diagnosis.explanation}")

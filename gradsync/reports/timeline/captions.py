@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from gradsync.reports.timeline import lanes
 from gradsync.reports.timeline.lanes import Bar, Gap
 from gradsync.reports.timeline.svg import text_width
 
+ALMOST = 1e-6  # a part of a tick: floats are rounded
 _SHORTEST = 4  # with fewer letters, an op can't be recognised
 _SENTENCES = 16  # of a description
 _SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
@@ -21,6 +23,15 @@ def label(item: Bar | Gap, width: float) -> str:
     elif item.collective.label:
         labels.insert(0, f"{item.name} {item.collective.label}")
     return next((text for text in labels if text and text_width(text) <= width), "")
+
+
+def in_bar(bar: Bar, width: float) -> str:
+    """Return the longest name of a collective that fits into its bar: its tensor says most."""
+    call, number = bar.collective, f"#{bar.number}"
+    names = [bar.name, call.op, number]
+    if call.label is not None:
+        names = [f"{call.op} {call.label}", call.label, call.label.partition(".")[0], number]
+    return next((name for name in names if name and text_width(name) <= width), "")
 
 
 def tooltip(item: Bar | Gap) -> str:
@@ -54,6 +65,15 @@ def times(moments: Sequence[float]) -> list[str]:
     span = (moments[-1] - moments[0]) * 1000
     decimals = 3 if span < 0.5 else 2 if span < 5 else 1 if span < 200 else 0
     return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
+
+
+def ticks(span: float) -> list[float]:
+    """Return round moments from 0 up to `span` seconds, at most 10: a step is 1, 2 or 5 units."""
+    if not span > 0:
+        return [0.0]
+    unit = 10.0 ** math.floor(math.log10(span / 10))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if span / (factor * unit) < 10 + ALMOST)
+    return [number * step for number in range(int(span / step + ALMOST) + 1)]
 
 
 def legend(

@@ -17,11 +17,11 @@ from gradsync.reports.timeline.palette import rank_colour
 from gradsync.reports.timeline.spans import Span
 
 _WIDTH, _GUTTER, _MARGIN = 1100.0, 62.0, 12.0
-_MAIN, _ROW, _LANE_GAP = 20.0, 9.0, 16.0
+_MAIN, _ROW, _LANE_GAP = 20.0, 17.0, 12.0
 _TOP, _AXIS, _LEGEND = 8.0, 22.0, 22.0
+_STEPS = 20.0  # height of the line with the steps' names
 _BASELINE = 14.0
 _THINNEST = 0.6  # minimum width
-_TICKS = 8
 _STYLE = """
 .gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
@@ -30,6 +30,7 @@ _STYLE = """
 .gs-timeline .compute{fill:var(--rank);fill-opacity:.75}
 .gs-timeline .waits{fill:none;stroke:var(--rank);stroke-dasharray:3 2}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.3}
+.gs-timeline .step{fill:none;stroke:currentColor;stroke-opacity:.5;stroke-dasharray:2 3}
 """
 _LEGENDS = (("compute", "computes"), ("waits", "waits"), ("bar", "collective in progress"))
 
@@ -57,35 +58,63 @@ class _Axis:
         self.start, self.end = period
         self._per_second = _WIDTH / max(self.end - self.start, 1e-9)
 
+    def cut(self, span: Span) -> Span | None:
+        """Return the part of a span that is drawn, or None."""
+        start, end = max(span[0], self.start), min(span[1], self.end)
+        return (start, end) if start < end or start == end == span[0] else None
+
+    def cut_all(self, found: Sequence[Span]) -> list[Span]:
+        return [part for span in found if (part := self.cut(span)) is not None]
+
     def place(self, seconds: float) -> float:
         return _GUTTER + (seconds - self.start) * self._per_second
 
 
-def render(events: Sequence[Event], world_size: int) -> str:
-    """Return the drawing of a run of `world_size` ranks, or "" without collectives."""
+def render(events: Sequence[Event], world_size: int, steps: Sequence[tuple[str, Span]] = ()) -> str:
+    """Return the drawing of a run of `world_size` ranks, or "" without collectives.
+
+    Args:
+        events: the events of the run.
+        world_size: the number of ranks.
+        steps: names and times of consecutive steps; only these are drawn. Without any, the whole
+            run is drawn.
+    """
     bars = lanes.bars(events, world_size)
     if not bars:
         return ""
-    axis = _Axis(spans.period(events))
+    axis = _Axis((steps[0][1][0], steps[-1][1][1]) if steps else spans.period(events))
     plan: list[_Lane] = []
     for rank in range(world_size):
-        top = plan[-1].bottom if plan else _TOP
+        top = plan[-1].bottom if plan else _TOP + _STEPS * bool(steps)
         mine = [bar for bar in bars if bar.rank == rank]
-        plan.append(_lane(events, rank, mine, top, axis.end))
+        plan.append(_lane(events, rank, mine, top, axis))
     bottom = plan[-1].bottom
     title = f"Compute and collectives of {world_size} ranks over time"
     drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title)
     SubElement(drawing, "style").text = _STYLE
     for lane in plan:
         _draw_lane(drawing, lane, axis)
+    for name, (start, _) in steps:
+        x = axis.place(start)
+        svg.path(drawing, "step", [(x, _TOP), (x, bottom)])
+        svg.text(drawing, "quiet", x + 4, _TOP + _BASELINE - 4, name)
     _draw_axis(drawing, bottom, axis)
     _draw_legend(drawing, bottom + _AXIS)
     return tostring(drawing, encoding="unicode")
 
 
-def _lane(events: Sequence[Event], rank: int, mine: Sequence[Bar], top: float, end: float) -> _Lane:
-    collectives = spans.in_rows(mine, end)
-    return _Lane(rank, top, spans.computing(events, rank), spans.blocked(events, rank), collectives)
+def _lane(
+    events: Sequence[Event], rank: int, mine: Sequence[Bar], top: float, axis: _Axis
+) -> _Lane:
+    end = spans.period(events)[1]
+    shown = [bar for bar in mine if axis.cut((bar.start, end if bar.end is None else bar.end))]
+    return _Lane(
+        rank,
+        top,
+        axis.cut_all(spans.computing(events, rank)),
+        axis.cut_all(spans.blocked(events, rank)),
+        [(bar, axis.cut(span) or span, row) for bar, span, row in spans.in_rows(shown, end)],
+    )
 
 
 def _draw_lane(drawing: Element, lane: _Lane, axis: _Axis) -> None:
@@ -98,18 +127,19 @@ def _draw_lane(drawing: Element, lane: _Lane, axis: _Axis) -> None:
     for bar, (start, end), row in lane.collectives:
         shown = svg.group(group, tooltip=captions.tooltip(bar), color=rank_colour(lane.rank))
         left, top = axis.place(start), lane.top + _MAIN + 3 + row * _ROW
-        svg.rect(shown, "bar", left, top, max(axis.place(end) - left, _THINNEST), _ROW - 2)
+        width = max(axis.place(end) - left, _THINNEST)
+        svg.rect(shown, "bar", left, top, width, _ROW - 2)
+        if name := captions.in_bar(bar, width - 6):
+            svg.text(shown, "label", left + 3, top + _BASELINE - 3, name)
 
 
 def _draw_axis(drawing: Element, top: float, axis: _Axis) -> None:
     svg.path(drawing, "line", [(_GUTTER, top), (_GUTTER + _WIDTH, top)])
     svg.text(drawing, "quiet", 0, top + _BASELINE, "ms")
-    moments = [axis.start + (axis.end - axis.start) * i / _TICKS for i in range(_TICKS)]
-    labels = captions.times([moment - axis.start for moment in moments])
-    for moment, label in zip(moments, labels, strict=True):
-        x = axis.place(moment)
+    for moment in captions.ticks(axis.end - axis.start):
+        x = axis.place(axis.start + moment)
         svg.path(drawing, "line", [(x, top), (x, top + 4)])
-        svg.text(drawing, "quiet", x, top + _BASELINE, label)
+        svg.text(drawing, "quiet", x, top + _BASELINE, f"{moment * 1000:,.10g}")
 
 
 def _draw_legend(drawing: Element, top: float) -> None:

@@ -18,7 +18,12 @@ def period(events: Sequence[Event]) -> Span:
 
 
 def blocked(events: Sequence[Event], rank: int) -> list[Span]:
-    """Return when a rank's main thread waited for a collective, in order and without overlaps.
+    """Return when a rank's main thread waited for a collective, in order and without overlaps."""
+    return _joined([span for _, span in waits(events, rank)])
+
+
+def waits(events: Sequence[Event], rank: int) -> list[tuple[int, Span]]:
+    """Return the waits of a rank's main thread, each with the number of the call.
 
     A wait lasts until the collective is complete, or to the end of the period if it never is.
     """
@@ -27,8 +32,8 @@ def blocked(events: Sequence[Event], rank: int) -> list[Span]:
         return []
     end = period(events)[1]
     exits = {event.call: event.seconds for event in own if event.kind == "exit"}
-    waits = [e for e in own if e.kind == "wait" and e.thread == own[0].thread]
-    return _joined([(e.seconds, max(e.seconds, exits.get(e.call, end))) for e in waits])
+    begun = [e for e in own if e.kind == "wait" and e.thread == own[0].thread]
+    return [(e.call, (e.seconds, max(e.seconds, exits.get(e.call, end)))) for e in begun]
 
 
 def computing(events: Sequence[Event], rank: int) -> list[Span]:
