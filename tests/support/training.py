@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +23,9 @@ from gradsync.launch.rank_errors import CheckFailed, LaunchedWrongly
 from gradsync.launch.settings import Settings
 from gradsync.model import SmallCNN
 from gradsync.records import Diagnosis
-from gradsync.text import counted
+from gradsync.text import counted, full_stop
 from support.probes.closing import BATCH_SIZE, EPOCHS, SHARE, observed, weights_of
+from support.probes.ready_made import ForbiddenShortcut
 from support.probes.returned import WrongReturn
 from support.rules.closing import Headings, closing_mistake, different_weights
 
@@ -72,10 +76,25 @@ def run(settings: Settings, trainer: ModuleType, progress: Progress) -> tuple[nn
         seed=settings.seed,
         **({"resume_from": settings.checkpoint} if recipe.resumes else {}),
     )
-    _check(recipe, trainer, info, device, model)
+    with _folder_for_check(settings):
+        _check(recipe, trainer, info, device, model)
     progress.ended(history)
     recipe.end(trainer)
     return model, data.test.images
+
+
+@contextmanager
+def _folder_for_check(settings: Settings) -> Iterator[None]:
+    """Run the block in a folder of its own, so that files that `train` writes are not replaced."""
+    before = Path.cwd()
+    folder = (settings.out / "check").absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+        shutil.rmtree(folder, ignore_errors=True)  # another rank may have done it already
 
 
 def _check(
@@ -86,17 +105,18 @@ def _check(
     Raises:
         CheckFailed: they do not.
     """
-    wrong = ""
+    seen: dict[str, Any] = {}
+    mistake: Diagnosis | None = None
     try:
         seen = observed(trainer.train, info, device, recipe.sampler)
-    except WrongReturn as error:
-        seen, wrong = {}, str(error)
+    except (WrongReturn, ForbiddenShortcut) as error:
+        shortcut = isinstance(error, ForbiddenShortcut)
+        code = "forbidden-shortcut" if shortcut else "wrong-signature"
+        mistake = Diagnosis(code, (), full_stop(str(error)), guide=recipe.headings.training)
     of_ranks: list[Any] = [None] * info.world_size
-    dist.all_gather_object(of_ranks, (seen, weights_of(model), wrong))
-    everything, models, returns = zip(*of_ranks, strict=True)
-    if any(returns):
-        raise CheckFailed(Diagnosis("wrong-signature", (), next(filter(None, returns))))
-    mistake = closing_mistake(everything, recipe.headings)
+    dist.all_gather_object(of_ranks, (seen, weights_of(model), mistake))
+    everything, models, mistakes = zip(*of_ranks, strict=True)
+    mistake = next(filter(None, mistakes), None) or closing_mistake(everything, recipe.headings)
     mistake = mistake or different_weights(models, recipe.headings.training)
     if mistake is not None:
         raise CheckFailed(mistake)

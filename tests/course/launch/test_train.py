@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from processes import children_of, linux_only
 from small_mnist import mnist_files, write
 
@@ -214,6 +215,26 @@ def test_the_files_own_train_is_called(start, mistaken):
     assert run.status() == 1
     assert "RuntimeError" in run.text
     assert "mine" in run.text
+
+
+def test_the_check_replaces_no_file_of_the_trainer_and_refuses_shortcuts(start, mistaken, tmp_path):
+    saves = "    if info.rank == 0:\n        torch.save(model.state_dict(), 'mine.pt')\n"
+    saves += "    broadcast_model(model)\n"
+    trainer = mistaken("phase1", "    broadcast_model(model)\n", saves)
+    shortcut = (
+        "    import torch.nn.parallel as parallel\n    model = parallel.DistributedDataParallel"
+    )
+
+    run = start("--epochs", 1, trainer=trainer)
+    assert run.status() == 0, run.text
+    ready = mistaken("phase1", "    broadcast_model(model)\n", f"{shortcut}(model)\n")
+    refused = start("--epochs", 1, "--max-restarts", 1, trainer=ready, out="other")
+
+    assert "conv1.weight" in torch.load(tmp_path / "mine.pt")  # not the check's small model
+    assert not (tmp_path / "run" / "check").exists()
+    assert refused.status() == 1
+    assert "Closing check: forbidden-shortcut. torch's DistributedDataParallel" in refused.text
+    assert "Restart" not in refused.text
 
 
 def test_a_complete_run_of_other_files_does_not_speak_for_the_changed_ones(start, mistaken):
