@@ -16,11 +16,10 @@ else:
     import tomli as tomllib
 
 from gradsync.errors import UnusableInput
+from gradsync.ranks.protocol.user_files import CARRIED, PACKAGE
 from gradsync.records import FIRST_PHASE
 from gradsync.text import listed
 
-SITE = Path(__file__).resolve().parents[2]  # the folder of the package
-CARRIED = SITE / "gradsync_course"  # the course in a wheel: pyproject.toml has its files
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
 LEARNERS = (
@@ -179,7 +178,7 @@ def find_course(start: Path | None = None, *, carried: bool = False) -> Course:
         CourseError: there is none.
     """
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, SITE, *([CARRIED] if carried else [])):
+    for folder in (here, *here.parents, PACKAGE.parent, *([CARRIED] if carried else [])):
         if (folder / FIRST_PHASE / EXERCISES_FILE).is_file():
             return Course(folder)
     raise CourseError(

@@ -9,6 +9,8 @@ import sysconfig
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2]  # gradsync itself
+CARRIED = PACKAGE.with_name("gradsync_course")  # in a wheel: a course with its hidden tests
+SUITES = str(CARRIED) + os.sep  # among libraries, but its tests are sent to the ranks as any others
 # File and function of the frames in which a rank starts, or waits for, a collective.
 _WATCH = PACKAGE / "ranks" / "inside" / "watch"
 WATCH = {
@@ -29,6 +31,8 @@ def is_users(filename: str, roots: tuple[str, ...]) -> bool:
     """Return whether a file is the user's: under `roots`, or, without roots, not in a library."""
     if roots:
         return any(filename == root or filename.startswith(root + os.sep) for root in roots)
+    if filename.startswith(SUITES):
+        return True
     if filename.startswith(LIBRARIES) or GENERATED.match(filename):
         return False
     return not any(folder in filename for folder in PACKAGES)

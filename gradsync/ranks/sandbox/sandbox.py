@@ -28,7 +28,7 @@ from pathlib import Path
 
 from gradsync.errors import SandboxError
 from gradsync.ranks.protocol.events import MAX_RANKS
-from gradsync.ranks.protocol.user_files import PACKAGE
+from gradsync.ranks.protocol.user_files import CARRIED, PACKAGE
 from gradsync.ranks.sandbox import namespaces, seccomp
 from gradsync.ranks.sandbox.cgroups import ControlGroup, Refusals
 from gradsync.temporary_folders import own_folder
@@ -185,8 +185,9 @@ def check(secret: Path | None = None) -> None:
         raise SandboxError("A sandbox needs Linux.")
     if shutil.which("bwrap") is None:
         raise SandboxError(f"bubblewrap (`bwrap`) is not installed. {INSTALL}")
+    secret = None if secret is None or secret.is_relative_to(CARRIED) else secret.resolve()
     for path in map(Path, ["/usr", *_readable()]):
-        if secret is not None and secret.resolve().is_relative_to(path.resolve()):
+        if secret is not None and secret.is_relative_to(path.resolve()):
             raise SandboxError(
                 f"{secret} is in {path}, which ranks must be able to read. Move the course, or "
                 "install Python's environment in another place."
@@ -252,10 +253,14 @@ def _inner(directory: str, readable: Sequence[str] = (), rules: int | None = Non
     command += ["--remount-ro", "/dev"]
     for folder in _readable():
         command += ["--ro-bind", folder, folder]
+    if CARRIED.is_dir():  # hidden by an empty folder, also if Python's packages are in /usr
+        command += ["--tmpfs", str(CARRIED)]
     for folder in readable:
         command += ["--ro-bind", folder, folder]
     if rules is not None:
         command += ["--seccomp", str(rules)]
+    if CARRIED.is_dir():
+        command += ["--remount-ro", str(CARRIED)]
     return [*command, "--dir", directory, "--remount-ro", "/", "--chdir", directory]
 
 
@@ -270,7 +275,9 @@ def _readable() -> list[str]:
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, str(PACKAGE)}
     if site.ENABLE_USER_SITE:
         wanted.add(site.getusersitepackages())
-    return sorted(p for p in wanted if Path(p).is_dir() and not Path(p).is_relative_to("/usr"))
+    # Path.is_dir would raise: a user of a container may have root's home, and must not read it.
+    found = filter(os.path.isdir, wanted)
+    return sorted(path for path in found if not Path(path).is_relative_to("/usr"))
 
 
 def _limit(pid: int) -> None:

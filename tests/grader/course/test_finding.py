@@ -12,7 +12,7 @@ def wheel(tmp_path, monkeypatch):
     """An installed wheel, which carries a course, and a working folder without one."""
     write_course(tmp_path / "site" / "gradsync_course")
     (tmp_path / "elsewhere").mkdir()
-    monkeypatch.setattr(catalogue, "SITE", tmp_path / "site")
+    monkeypatch.setattr(catalogue, "PACKAGE", tmp_path / "site" / "gradsync")
     monkeypatch.setattr(catalogue, "CARRIED", tmp_path / "site" / "gradsync_course")
     monkeypatch.chdir(tmp_path / "elsewhere")
     return tmp_path

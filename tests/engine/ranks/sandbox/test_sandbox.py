@@ -50,6 +50,30 @@ def test_a_rank_sees_only_processes_of_its_run():
     assert len(apart(look)[0]) == 2  # the first process of the sandbox, and the rank
 
 
+def test_the_course_of_a_wheel_is_hidden_but_for_what_ranks_need(monkeypatch, tmp_path):
+    packages = tmp_path / "site-packages"
+    course = packages / "gradsync_course"
+    for name in ("hidden", "support"):
+        (course / name).mkdir(parents=True)
+        (course / name / "tests.py").touch()
+    monkeypatch.setattr(sandbox, "CARRIED", course)
+    monkeypatch.setattr(sandbox, "_readable", lambda: [str(packages)])
+
+    command = sandbox._inner(str(tmp_path / "own"), [str(course / "support")])
+    seen = subprocess.run(
+        [*command, "--", "find", str(course)], check=True, capture_output=True, text=True
+    )
+    write = subprocess.run([*command, "--", "touch", str(course / "new")], check=False)
+
+    assert seen.stdout.split() == [str(course), *map(str, _below(course / "support"))]
+    assert write.returncode != 0
+    sandbox.check(course)
+
+
+def _below(folder):
+    return [folder, *folder.iterdir()]
+
+
 def test_a_rank_sees_neither_home_nor_course_nor_secrets(monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "xyzzy")
 
