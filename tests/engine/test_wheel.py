@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from counted_lines import counted_lines
 
+from gradsync.course.catalogue import Course
+from gradsync.course.release.contents import release_files
+
 ROOT = Path(__file__).parents[2]
 FILES = {
     "pyproject.toml": """
@@ -35,13 +38,15 @@ def rng(request):
     return random.Random(request.config.getoption("--seed"))
 """,
     "tests/test_averages.py": """
+import os
+
 import gradsync
 import pytest
 import torch
 from averages import average
 
 def test_it_is_the_wheel(request):
-    assert "unpacked" in gradsync.__file__
+    assert gradsync.__file__.startswith(os.environ["PYTHONPATH"])
 
 def test_with_the_fixture(ranks, rng):
     numbers = [rng.random() for _ in range(3)]
@@ -58,14 +63,29 @@ def test_with_the_mark(rank, world_size):
 }
 
 
-@pytest.mark.slow
-def test_its_tests_pass_and_lines_that_ranks_run_are_counted(tmp_path):
-    wheels, site, project = (tmp_path / name for name in ("wheels", "unpacked", "project"))
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder of packages with the contents of the wheel."""
+    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    build += ["--wheel-dir", str(wheels), str(ROOT)]
-    subprocess.run([sys.executable, *build], check=True)
+    subprocess.run([sys.executable, *build, "--wheel-dir", str(wheels), str(ROOT)], check=True)
     [wheel] = wheels.glob("gradsync-*.whl")
     zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+@pytest.mark.slow
+def test_it_carries_the_whole_course(site):
+    whole, carried = Course(ROOT), Course(site / "gradsync_course")
+
+    expected = release_files(whole, whole.phases, self_study=True)
+
+    assert release_files(carried, carried.phases, self_study=True) == expected
+
+
+@pytest.mark.slow
+def test_its_tests_pass_and_lines_that_ranks_run_are_counted(site, tmp_path):
+    project = tmp_path / "project"
     for name, text in FILES.items():
         path = project / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,32 @@
+"""`gradsync start` writes a copy of the course, and says how to begin."""
+
+from typer.testing import CliRunner
+
+from gradsync.cli import every_command  # noqa: F401 - registers the commands
+from gradsync.cli.app import app
+
+
+def started(folder):
+    done = CliRunner().invoke(app, ["start", str(folder)])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_copy_has_everything_and_the_next_step_is_named(tmp_path):
+    output = started(tmp_path / "my-course")
+
+    for part in ("phase1/template_trainer.py", "solutions/phase1", "tests/hidden/phase1"):
+        assert (tmp_path / "my-course" / part).exists()
+    assert f"cd {tmp_path / 'my-course'}\n  gradsync check" in output
+    assert "Then write PaddedDistributedSampler in phase1/template_data_loader.py." in output
+
+
+def test_a_second_start_keeps_edits(tmp_path):
+    started(tmp_path / "my-course")
+    own = tmp_path / "my-course/phase1/template_trainer.py"
+    own.write_text("# mine\n")
+
+    output = started(tmp_path / "my-course")
+
+    assert own.read_text() == "# mine\n"
+    assert "phase1/template_trainer.py: it was edited" in output.replace("\n", "")
