@@ -17,7 +17,7 @@ import pytest
 SECONDS = 40.0  # total of all timeouts of a submission, after which each limit is reduced
 PART = 0.1  # the reduced part of a limit: still ten times the time of a correct answer
 # Of a test's full limit, as processor time of each rank: several times what correct answers use.
-COMPUTING = 0.15
+COMPUTING = 0.1
 LEAST_COMPUTING = 1.0  # seconds
 ALLOWED = 2  # timeouts of an exercise, after which its other tests are not run
 
