@@ -35,14 +35,13 @@ except ImportError:
 # ## What a launcher does
 #
 # On a cluster, `torchrun` or Slurm's `srun` starts the same program N times. The copies differ
-# only in their environment variables. Here the notebook is the launcher, of a program with three
+# only in their environment variables. Here the notebook is the launcher, of a program with two
 # lines:
 
 # %%
 import os
 import subprocess
 import sys
-import tempfile
 
 PROGRAM = """
 import os
@@ -91,6 +90,7 @@ two_machines()
 # </details>
 
 # %%
+import tempfile
 import time
 
 import torch.distributed as dist
@@ -113,8 +113,8 @@ for rank, waited in enumerate(seconds):
     print(f"rank {rank} waited {waited:.1f} s")
 
 # %% [markdown]
-# > **Predict, then run.** Suppose that `WORLD_SIZE` is missing, and each of eight processes
-# > assumes that it is alone. What happens?
+# > **Predict.** Suppose that `WORLD_SIZE` is missing, and each of eight processes assumes that it
+# > is alone. What happens?
 #
 # <details><summary>Answer</summary>
 #

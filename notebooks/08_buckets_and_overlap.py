@@ -204,9 +204,9 @@ for name, ms in measured[0].items():
 #
 # <details><summary>Answer</summary>
 #
-# It hides less. While messages are sent, backward gets slower, because copying and adding their
-# bytes needs the processor, too. Overlap hides communication only behind a processor that is
-# otherwise idle.
+# It hides less if all cores compute: while messages are sent, backward gets slower, because
+# copying and adding their bytes needs a processor, too. How much less depends on your cores and on
+# what else runs on them.
 #
 # </details>
 

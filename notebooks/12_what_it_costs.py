@@ -212,8 +212,8 @@ print(f"latency and bytes cost the same at {amount(2 * alpha / beta)}")
 #
 # <details><summary>Answer</summary>
 #
-# The hundred calls spend nearly all of their time on latency, so the factor is large, about 70.
-# This is the reason for the buckets of notebook 8.
+# The hundred calls spend nearly all of their time on latency, so the factor is some tens. This is
+# the reason for the buckets of notebook 8.
 #
 # </details>
 
