@@ -87,6 +87,14 @@ def test_every_exercise_has_a_line_count_in_the_guide(phase):
 
 
 @pytest.mark.parametrize("phase", PHASES)
+def test_a_guide_can_be_read_in_an_evening(phase):
+    """A guide is a reference beside its lessons: 4,500 words in phase 1, 5,500 in the others."""
+    words = (COURSE.root / phase / "GUIDELINES.md").read_text().split()
+
+    assert len(words) <= (4500 if phase == PHASES[0] else 5500)
+
+
+@pytest.mark.parametrize("phase", PHASES)
 def test_every_local_link_of_the_guide_leads_to_a_heading(phase):
     folder = COURSE.root / phase
     text = (folder / "GUIDELINES.md").read_text()

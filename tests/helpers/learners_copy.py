@@ -52,7 +52,8 @@ FILES = {
     "phase1/codes.toml": CODES,
     "phase1/GUIDELINES.md": (
         "# Doubling\n\n![Two](pictures/two.svg) [far](https://example.org)"
-        " [Speed](../docs/speed.md) [next](../phase2/GUIDELINES.md#halves) [lesson](../notebooks/01_doubling.ipynb)\n"
+        " [Speed](../docs/speed.md) [next](../phase2/GUIDELINES.md#halves)"
+        " [lesson](../notebooks/01_doubling.ipynb)\n"
     ),
     "docs/speed.md": "# Speed\n\n![Slow](slow.svg) [Doubling](../phase1/GUIDELINES.md)\n",
     "docs/slow.svg": "<svg/>",

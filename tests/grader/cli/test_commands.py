@@ -223,9 +223,10 @@ def test_check_shows_the_progress_and_the_next_step(tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert "2 of 13 exercises pass the visible tests" in done.stdout
-    assert "Next: write read_rank_info in phase1/template_trainer.py" in " ".join(
-        done.stdout.split()
-    )
+    words = " ".join(done.stdout.split())
+    assert "Next: write read_rank_info in phase1/template_trainer.py" in words
+    assert "lesson notebooks/03_launching_ranks.ipynb" in words
+    assert "read phase1/GUIDELINES.md, “Launching ranks”" in words
 
 
 def test_check_of_one_exercise_shows_all_details(tmp_path):

@@ -36,6 +36,21 @@ def test_a_mistake_is_shown_beside_its_exercise():
     assert "Next: gradsync check train shows the details" in seen
 
 
+def test_the_next_step_names_the_lesson_the_section_and_the_hint():
+    unwritten = verdict("train", "unfinished", guide="Training")
+
+    seen = progress.render(
+        report(verdict("evaluate"), unwritten), lessons={"phase1/train": "notebooks/05_end.ipynb"}
+    )
+
+    words = " ".join(seen.partition("Next: ")[2].split())
+    assert words.startswith("write train in ")
+    assert words.endswith(
+        "lesson notebooks/05_end.ipynb read phase1/GUIDELINES.md, “Training” "
+        "hint gradsync hint train"
+    )
+
+
 def test_the_visible_tests_show_no_points():
     seen = progress.render(report(verdict("train"), verdict("evaluate")))
 
