@@ -50,7 +50,7 @@ default_role = "code"  # `name` in a docstring
 html_theme = "furo"
 html_title = f"gradsync {release}"
 html_extra_path = ["_extra"]  # index.html at the top leads to docs/index.html
-suppress_warnings = ["misc.highlighting_failure"]  # csv has no lexer
+suppress_warnings = ["misc.highlighting_failure", "myst.header"]  # csv has no lexer; H1, then H3
 copybutton_exclude = ".linenos, .gp, .go"
 linkcheck_timeout = 20
 

@@ -23,7 +23,10 @@ _RANDOM = re.compile(
 _NOISE = ("rand", "randn", "rand_like", "randn_like", "randint", "normal", "bernoulli")
 
 
-_MADE_EQUAL = r"seed\w*\(|load_state_dict|torch\.load|pretrained|broadcast|all_reduce\(\w*(param|p)(\.data)?[,)]"
+_MADE_EQUAL = (
+    r"seed\w*\(|load_state_dict|torch\.load|pretrained|broadcast"
+    r"|all_reduce\(\w*(param|p)(\.data)?[,)]"
+)
 _SPLITS = {
     "torch.utils.data.random_split": (2, "generator"),
     "torch.utils.data.dataset.random_split": (2, "generator"),
