@@ -93,7 +93,9 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
         local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]
         if idle is not None and step == len(inputs) - 1:
             local[idle] = zeros_of(local[idle])
-        early = left_too_early([zeros_of(own) for own in local], "only-some-parameters")
+        elements = len(inputs) * sum(grad.numel() for grad in local[0].values())
+        zeros = [zeros_of(own) for own in local]
+        early = left_too_early(zeros, "only-some-parameters", local, elements)
         known = averaging_mistakes(local, departures=[early], steps=len(inputs))
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),

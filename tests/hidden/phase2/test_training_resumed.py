@@ -8,6 +8,7 @@ from support.probes.training import TIME_TO_END, draw_samples
 from support.rules.resuming import (
     file_missing,
     interrupted_wrongly,
+    pickles_the_model,
     repeated_epochs,
     resumed_elsewhere_wrongly,
     samples_to_resume,
@@ -29,6 +30,7 @@ def draw(rng, samples):
 def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, world_size):
     """A run that is interrupted and resumed ends with the same weights, with momentum too."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
+    options["mistakes"] = [pickles_the_model]
 
     seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, **LIMIT)
 

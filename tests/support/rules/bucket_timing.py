@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
 from gradsync.text import listed
-from support.rules.buckets import GUIDE
+from support.rules.buckets import GUIDE, volume
 from support.rules.gradients import Gradients, mean_of, wrong_names
 from support.rules.reductions import last_reduce
 
@@ -17,12 +18,20 @@ FINAL = "The hook must see the final gradient"
 OVERWRITTEN = "Overwriting a bucket that is being sent"
 
 
-def left_too_early(earlier: Sequence[Gradients], code: str) -> Rule:
+def left_too_early(
+    earlier: Sequence[Gradients],
+    code: str,
+    local: Sequence[Gradients] = (),
+    elements: float = math.inf,
+) -> Rule:
     """Return the rule for gradients that are as they were before the last backward.
 
     Args:
         earlier: by rank, the contents of `grad` before the last backward.
         code: the code of the mistake.
+        local: by rank, the gradients of that backward, added to the earlier ones.
+        elements: how many elements the run averages. If so many are sent, a gradient that is still
+            a rank's own was in a bucket, but only later added to `grad`.
     """
     mean, size = mean_of(earlier), len(earlier)
     zero = {name: value * 0 for name, value in mean.items()}
@@ -36,12 +45,16 @@ def left_too_early(earlier: Sequence[Gradients], code: str) -> Rule:
         wrong = wrong_names(seen, expected)
         if not wrong or len(wrong) == len(expected[0]):
             return None
-        for what, state in states:
+        known = list(states)
+        if local and _elements_sent(seen) >= elements:
+            known.append(("still each rank's own", local))
+        for what, state in known:
             if all(close(seen[r].get(n), own[n]) for r, own in enumerate(state) for n in wrong):
                 text = (
                     f"The gradients of {listed(wrong)} are {what}, while all other gradients are "
-                    "the mean over the ranks. The bucket was sent before the new gradient was "
-                    "added to `grad`."
+                    "the mean over the ranks. Their bucket was sent before the new gradient was "
+                    "added to `grad`: a hook of `register_hook` runs before that, and one of "
+                    "`register_post_accumulate_grad_hook` after it."
                 )
                 return _found(code, seen, text, FINAL)
         return None
@@ -70,6 +83,12 @@ def overwritten(local: Sequence[Gradients]) -> Rule:
         return _found("only-some-parameters", seen, text, OVERWRITTEN)
 
     return rule
+
+
+def _elements_sent(seen: Observation) -> int:
+    """Return how many floats rank 0 contributed, even to the smallest buckets."""
+    calls = seen.collectives(0)
+    return sum(volume(call) for call in calls if (call.dtype or "").startswith("float"))
 
 
 def _found(code: str, seen: Observation, text: str, trap: str) -> Diagnosis:

@@ -7,11 +7,12 @@ interruption at some step, and the samples should be the samples that follow tha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from gradsync.records import Diagnosis
+from gradsync.records import Diagnosis, Observation
 from gradsync.testing.values import close
-from gradsync.text import counted, listed
+from gradsync.text import counted, full_stop, listed
 from support.rules.epochs import other_epochs, other_shares
 
 GUIDE = "Resuming"
@@ -136,6 +137,19 @@ def other_resumed_loss(
         "Save the sum of the losses so far, together with the number of samples in it."
     )
     return Diagnosis("state-lost", (), text, guide=GUIDE)
+
+
+def pickles_the_model(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a training run that can't write its file because it pickles an object."""
+    failure = seen.failure
+    if failure is None or "pickle" not in (failure.detail or "").lower():
+        return None
+    text = (
+        f"{full_stop(failure.diagnosis.explanation)} train writes whole objects, such as the model "
+        "itself, into the file of `resume_from`. Reading them would run code from the file. Write "
+        "only tensors and plain values, such as `state_dict()` of the model and the optimizer."
+    )
+    return replace(failure.diagnosis, code="unsafe-load", explanation=text, guide=GUIDE)
 
 
 def file_missing(exists: bool) -> Diagnosis | None:

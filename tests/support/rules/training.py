@@ -125,7 +125,7 @@ def training_mistakes(
             )
             for rank in range(1, world_size)
         ),
-        differs_from_one_process(guide, case),
+        differs_from_one_process(guide, f"{case}; SGD with the given `lr` and no weight decay"),
     ]
 
 

@@ -154,6 +154,8 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
     unweighted = "Each rank returns the mean of its microbatches' mean losses. Weight each "
     unweighted += "microbatch by its samples."
     each_half = (2.25 + 4) / 2 + 30.25, (12.25 + 16) / 2 + 56.25
+    lost = "The returned loss contains only the last microbatch. Add up the losses of all."
+    last = [(30.25 + 56.25) / 2, (30.25 + 56.25) / 6]
     assert_on_every_rank(
         losses,
         121 / 6,
@@ -162,6 +164,7 @@ def test_the_loss_is_the_mean_over_the_samples(ranks):
                 ends_with([sum(each_half) / way] * 2, "microbatch-mean-unweighted", text, GUIDE)
                 for way, text in ((4, unweighted), (2, unweighted))
             ),
+            *(ends_with([wrong] * 2, "accumulation-lost", lost, GUIDE) for wrong in last),
             *loss_mistakes(own, after, GUIDE),
         ],
         otherwise="the squares are 2.25, 4, 30.25 on rank 0 and 12.25, 16, 56.25 on rank 1, and "

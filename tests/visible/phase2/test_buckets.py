@@ -1,5 +1,7 @@
 """Visible tests of BucketedGradientAverager: gradients that are small numbers."""
 
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -72,7 +74,8 @@ def added(*passes):
 
 def assert_means(seen, local, mistakes=(), departures=(), steps=1, **options):
     """Compare the gradients with the mean of the ranks' own ones, `local`."""
-    early = left_too_early([dict.fromkeys(grads, 0.0) for grads in local], "only-some-parameters")
+    zeros = [dict.fromkeys(grads, 0.0) for grads in local]
+    early = left_too_early(zeros, "only-some-parameters", local, steps * sum(SIZES))
     known = averaging_mistakes(local, departures=[early, *departures], steps=steps)
     assert_on_every_rank(
         seen,
@@ -187,6 +190,18 @@ def test_a_layer_that_one_rank_does_not_use(ranks):
 def test_layers_are_ready_in_another_order_on_each_rank(ranks):
     """Rank 0 uses the layers in the order 0, 1, 2, 3, and rank 1 in the order 2, 3, 0, 1."""
     assert_used(ranks, [ALL, (2, 3, 0, 1)], SMALL)
+
+
+def idle_rank(seen, _expected):
+    """Recognise a deadlock of a rank that starts too few buckets in finish()."""
+    if seen.failure is None or seen.failure.status != "deadlock":
+        return None
+    text = (
+        "Rank 1 had no backward that sends before finish(), which must start all buckets that are "
+        "not sent yet, in every step. "
+    )
+    found = seen.failure.diagnosis
+    return replace(found, explanation=f"{text}{found.explanation}", guide=GUIDE)
 
 
 def average_once(rank, trainer, model, used=ALL):
@@ -394,7 +409,7 @@ def test_a_rank_without_backward_takes_part_in_finish(ranks):
             after.append(gradients_of(model))
         return after
 
-    seen = ranks(probe, world_size=2, cap=SMALL)
+    seen = ranks(probe, world_size=2, cap=SMALL, mistakes=[idle_rank])
 
     none = {f"layer {layer}": 0.0 for layer in ALL}
     for of_step, grads in zip(case_by_case(seen, 2), (none, own(2)), strict=True):

@@ -1,5 +1,7 @@
 """Visible tests of the pipeline: stages with one weight each."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -12,7 +14,7 @@ from gradsync.testing import (
     raise_mistake,
 )
 from gradsync.testing.traffic import too_many_bytes
-from gradsync.text import listed, no_float
+from gradsync.text import full_stop, listed, no_float
 from support.probes.returned import number_or_nan
 from support.rules.pipelines import (
     GUIDE,
@@ -81,10 +83,22 @@ def probe_steps(rank, world_size, model_parallel, case):
     }
 
 
+def read_stray_data(seen, _expected):
+    """Recognise a rank that fails because it reads data that only others may read."""
+    if seen.failure is None or seen.failure.status != "error":
+        return None
+    text = (
+        f"{full_stop(seen.failure.diagnosis.explanation)} In this test the microbatches contain "
+        "other tensors where a rank must not read them: only rank 0 reads the inputs, and only the "
+        "last rank the targets. Decide by the rank, not by whether they are None."
+    )
+    return replace(seen.failure.diagnosis, explanation=text, guide=GUIDE)
+
+
 def run(ranks, weights=(2.0, 3.0), sizes=(2, 1), **options):
     """Take steps; by default with the stages 2 and 3, and microbatches of two samples and one."""
     case = {"weights": list(weights), "sizes": list(sizes), **options}
-    rules = [stages_summed, stepped_in_between]
+    rules = [stages_summed, stepped_in_between, *([read_stray_data] if "stray" in options else [])]
     seen = ranks(probe_steps, len(weights), case=case, mistakes=rules)
     raise_mistake(nobody_waited(seen, GUIDE))
     return seen

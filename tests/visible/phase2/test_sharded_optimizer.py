@@ -91,6 +91,8 @@ def test_every_rank_gets_the_parameters_of_the_others(ranks):
     ]
     still = "After a step, the parameters are still 5: no rank stepped its share, or the new "
     still += "values were overwritten by a rank that does not own them."
+    mean = "The parameters become 4.5 and 4, the mean of the old and the new values. Only a "
+    mean += "parameter's owner has its new value: send it to the others instead of averaging."
     assert_on_every_rank(
         seen,
         [4.0, 3.0],
@@ -98,6 +100,7 @@ def test_every_rank_gets_the_parameters_of_the_others(ranks):
             with_guide(nobody_waited, GUIDE),
             *unshared,
             ends_with([[5.0, 5.0]] * 2, "does-not-learn", still, GUIDE),
+            ends_with([[4.5, 4.0]] * 2, "parameters-not-gathered", mean, GUIDE),
             ranks_differ,
         ],
         otherwise=f"after a step, the parameters are {list(seen)} by rank, but should be [4, 3] on "

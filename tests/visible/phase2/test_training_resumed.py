@@ -15,6 +15,7 @@ from support.rules.resuming import (
     file_missing,
     file_not_updated,
     interrupted_wrongly,
+    pickles_the_model,
     repeated_epochs,
     resumed_elsewhere_wrongly,
     samples_to_resume,
@@ -35,7 +36,7 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks):
     """
     given = {"data": data_of(22), "epochs": 3, "stop_at": 21}
 
-    seen = ranks(probe_interrupted, world_size=2, **given)
+    seen = ranks(probe_interrupted, world_size=2, mistakes=[pickles_the_model], **given)
 
     raise_mistake(interrupted_wrongly(seen, share=11, epochs=3))
 
@@ -69,7 +70,7 @@ def test_finished_epochs_are_not_repeated(ranks):
 @exercise("phase2/train", points=1)
 def test_only_rank_0_writes_and_at_least_once_an_epoch(ranks):
     """In 4 epochs the file changes before the last one, and rank 1 writes none."""
-    seen = ranks(probe_writing, world_size=2, mistakes=[writes_too(GUIDE)])
+    seen = ranks(probe_writing, world_size=2, mistakes=[writes_too(GUIDE), pickles_the_model])
 
     raise_mistake(file_not_updated(*seen[0]))
 
@@ -77,7 +78,7 @@ def test_only_rank_0_writes_and_at_least_once_an_epoch(ranks):
 @exercise("phase2/train", points=1)
 def test_a_failed_write_keeps_the_old_file(ranks):
     """If the disk is full, the file of the epoch before stays complete."""
-    [seen] = ranks(probe_failed_write, world_size=1)
+    [seen] = ranks(probe_failed_write, world_size=1, mistakes=[pickles_the_model])
 
     raise_mistake(file_harmed(*seen))
 
@@ -87,6 +88,7 @@ def test_code_in_the_file_is_not_run(ranks):
     """A file that would run code when it is unpickled is refused, or read without running it."""
     files = files_with_code({"model": {}, "epoch": 1})
 
-    [seen] = ranks(probe_code_in_file, world_size=1, files=files)
+    given = {"files": files, "mistakes": [pickles_the_model]}
+    [seen] = ranks(probe_code_in_file, world_size=1, **given)
 
     raise_mistake(code_run(*seen))
