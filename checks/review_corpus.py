@@ -4,8 +4,13 @@
 `review_repositories.csv`: a checkout of that commit, which you make yourself. It prints, for each
 rule, how many findings are true, debatable and false, then the findings without a verdict, and the
 judged findings that are no longer reported. `review_corpus.csv` has the verdicts; findings in a
-copy of a judged file have the verdict "copy" and are not counted. The repositories of run 2 were
-chosen after the rules had been corrected on those of run 1.
+copy of a judged file have the verdict "copy" and are not counted. No rule had been corrected on the
+repositories of a run when its findings were judged.
+
+`review_recall.csv` lists mistakes in scripts that were read before the review ran on them, and
+whether it found them then.
+
+`python -m checks.rule_index` writes what was measured into the rules' pages and docs/review.md.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import csv
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +51,34 @@ def repositories(file: Path = DATA / "review_repositories.csv") -> list[str]:
     """Return the repositories of the corpus."""
     with file.open(newline="", encoding="utf-8") as lines:
         return [row["repository"] for row in csv.DictReader(lines)]
+
+
+def by_rule() -> dict[str, tuple[int, int]]:
+    """Return, for each code, the number of true findings and of all judged findings."""
+    counts = Counter((place.code, verdict) for place, verdict in verdicts().items())
+    return {
+        code: (counts[code, "true"], sum(counts[code, verdict] for verdict in VERDICTS))
+        for code, _ in counts
+    }
+
+
+def by_run(codes: Container[str]) -> Iterator[tuple[str, int, Mapping[str, int]]]:
+    """Yield each run, its number of repositories, and its verdicts of findings of these codes."""
+    with (DATA / "review_corpus.csv").open(newline="", encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["code"] in codes]
+    with (DATA / "review_repositories.csv").open(newline="", encoding="utf-8") as lines:
+        sizes = Counter(row["run"] for row in csv.DictReader(lines))
+    for run, size in sizes.items():
+        yield run, size, Counter(row["verdict"] for row in rows if row["run"] == run)
+
+
+def recall() -> Iterator[tuple[str, int, int]]:
+    """Yield each run of `review_recall.csv`, its mistakes that were found, and all of them."""
+    with (DATA / "review_recall.csv").open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    for run in dict.fromkeys(row["run"] for row in rows):
+        found = [row["found"] == "yes" for row in rows if row["run"] == run]
+        yield run, sum(found), len(found)
 
 
 def findings(folder: Path, repository: str) -> Iterator[Place]:

@@ -33,6 +33,7 @@ from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
     CUT,
     DATA,
+    ELEMENT,
     EVAL,
     GLOBAL,
     GRAD,
@@ -684,7 +685,8 @@ class Interpreter:
         return value
 
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> Value:
-        return Value(parts=tuple(self.value_of(item) for item in node.elts))
+        tags = frozenset() if node.elts else frozenset({ELEMENT})  # not a rank, such as `rank = []`
+        return Value(parts=tuple(self.value_of(item) for item in node.elts), tags=tags)
 
     _list = _set = _tuple
 

@@ -24,8 +24,8 @@ _NOISE = ("rand", "randn", "rand_like", "randn_like", "randint", "normal", "bern
 
 
 _MADE_EQUAL = (
-    r"seed\w*\(|load_state_dict|torch\.load|pretrained|broadcast"
-    r"|all_reduce\(\w*(param|p)(\.data)?[,)]"
+    r"seed\w*\(|load_state_dict|torch\.load|pretrained|broadcast|"
+    r"all_reduce\(\w*(param|p)(\.data)?[,)]"
 )
 _SPLITS = {
     "torch.utils.data.random_split": (2, "generator"),

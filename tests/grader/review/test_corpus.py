@@ -1,6 +1,15 @@
 """The measurement on public repositories compares findings with the verdicts."""
 
-from checks.review_corpus import VERDICTS, Place, findings, report, repositories, verdicts
+from checks.review_corpus import (
+    VERDICTS,
+    Place,
+    by_rule,
+    findings,
+    recall,
+    report,
+    repositories,
+    verdicts,
+)
 
 WRONG = """\
 import torch.distributed as dist
@@ -17,6 +26,17 @@ def test_each_verdict_belongs_to_a_repository_of_the_corpus():
 
     assert {place.repository for place in judged} <= set(repositories())
     assert set(judged.values()) == {*VERDICTS, "copy"}
+
+
+def test_the_scripts_that_were_read_have_found_and_missed_mistakes():
+    assert [run for run, _, _ in recall()] == ["1", "2"]
+    assert all(0 < found < every for _, found, every in recall())
+
+
+def test_the_measure_of_a_rule_counts_each_verdict_but_copies():
+    true, judged = by_rule()["DDP007"]
+
+    assert (true, judged) == (1, 12)
 
 
 def test_the_findings_of_a_repository_have_paths_inside_it(tmp_path):

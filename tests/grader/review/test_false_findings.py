@@ -502,6 +502,14 @@ for target_rank, tensors in owner_of.items():
 for rank in range(dist.get_world_size()):
     if rank % 2 == 0:
         dist.new_group([rank])
+groups = []
+for first in range(2):
+    rank = []
+    for place in range(2):
+        rank.append(first + 2 * place)
+    groups.append(rank)
+for members in groups:
+    dist.new_group(members)
 """,
     "DDP015: a wrapper of a smaller group": """
 dist.init_process_group("gloo")
@@ -522,6 +530,13 @@ for epoch in range(3):
     model(torch.ones(1, 2)).sum().backward()
     if rank == 0:
         print(epoch)
+""",
+    "DDP009: machines that the script names by their addresses": """
+os.environ["MASTER_ADDR"] = "10.0.0.3"
+dist.init_process_group("gloo")
+DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+with open("log.txt", "w") as log:
+    log.write("done")
 """,
     "DDP010: one process downloads before it starts the ranks": """
 from torchvision.datasets import MNIST

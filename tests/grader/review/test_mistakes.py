@@ -3,6 +3,7 @@
 import pytest
 
 from gradsync.review import review_text
+from gradsync.review.catalogue import selected
 
 START = """
 import os, random, shutil, sys
@@ -458,3 +459,28 @@ def test_a_port_that_the_script_gives_its_own_processes_overrides_no_launcher():
     (found,) = review_text(START + body, "script.py").findings
 
     assert "launcher" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("code", "body"),
+    [
+        ("DDP033", "x = x + torch.randn_like(x)"),
+        ("DDP033", "x = nn.Dropout(0.1)(x)"),
+        ("DDP047", "dist.barrier()"),
+    ],
+)
+def test_a_possible_mistake_or_a_cost_is_found_if_it_is_selected(code, body):
+    script = (
+        START
+        + BEGIN
+        + MODEL
+        + "torch.manual_seed(0)\nsampler = DistributedSampler(data, shuffle=False)\n"
+        + "for (x,) in DataLoader(data, sampler=sampler):\n    "
+        + body
+        + "\n    model(x).sum().backward()\n"
+        + END
+    )
+
+    assert review_text(script, "script.py").findings == ()
+    chosen = review_text(script, "script.py", selected(code), unsure=True).findings
+    assert [finding.code for finding in chosen] == [code]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import rule_index
+from checks import review_corpus, rule_index
 from gradsync.review import review, review_text
 from gradsync.review.catalogue import DEFAULT, RULES, page
 from gradsync.review.checklist import EVIDENCE
@@ -53,6 +53,19 @@ def test_the_index_lists_all_rules():
     assert rule_index.INDEX.read_text(encoding="utf-8") == rule_index.render(), (
         "run: python -m checks.rule_index"
     )
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_page_says_what_was_measured(rule):
+    assert page_of(rule) == rule_index.page(rule), "run: python -m checks.rule_index"
+
+
+def test_the_documentation_says_what_was_measured():
+    text = rule_index.DOCS.read_text(encoding="utf-8")
+
+    assert rule_index.table() in text, "run: python -m checks.rule_index"
+    for _, found, every in review_corpus.recall():
+        assert re.search(rf"\b{found} of (the )?{every}\b", text)
 
 
 def test_codes_are_numbered_without_gaps_or_repetition():
