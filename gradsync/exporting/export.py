@@ -11,6 +11,7 @@ from pathlib import Path
 from gradsync.class_records import ClassResults, Result
 from gradsync.course.catalogue import Course
 from gradsync.course.release.update import write_atomically
+from gradsync.course.settings import read_settings
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting import Format
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
@@ -24,7 +25,7 @@ from gradsync.exporting.feedback import (
 )
 from gradsync.exporting.similarity import similarity_files, submissions_to_compare
 from gradsync.grading.classes.results import read_class
-from gradsync.grading.store import GRADEBOOK, GradeStore, folder_name
+from gradsync.grading.store import GradeStore, folder_name
 from gradsync.reports.exports import (
     actions,
     canvas,
@@ -101,7 +102,7 @@ def export(
     target = into or out / EXPORTS / to
     if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
         write_atomically(target, gradescope_autograder(course, _phases(data, course), data.seed))
-        return Exported((target,))
+        return Exported((target,), warnings=_without_solutions(course))
     _check_is_graded(data, out)
     if data.stale and not anyway:
         raise UnusableInput(
@@ -123,6 +124,16 @@ def export(
     return _with_left_out(written, data, to)
 
 
+def _without_solutions(course: Course) -> tuple[str, ...]:
+    """Return a warning if the settings need solutions, which autograders do not contain."""
+    if read_settings(course.root).follow_on != "full":
+        return ()
+    return (
+        'The autograder has no solutions, so `follow_on = "full"` in course.toml has no effect '
+        "there: an exercise that calls a wrong one loses its points.",
+    )
+
+
 def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exported:
     left_out = [result for result in data.results if not _has_result(result, to)]
     return replace(
@@ -131,7 +142,7 @@ def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exporte
         missing=tuple(
             r.person.name if r.person else r.submission for r in left_out if r.status == "missing"
         ),
-        warnings=data.warnings,
+        warnings=(*data.warnings, *written.warnings),
     )
 
 
@@ -208,7 +219,7 @@ def _each(
         paths.append(target / IMAGE)
         for name, content in prairielearn_image(course, _phases(data, course), data.seed).items():
             write_atomically(paths[1] / name, content)
-    return Exported(tuple(paths))
+    return Exported(tuple(paths), warnings=_without_solutions(course) if paths[1:] else ())
 
 
 def _has_result(result: Result, to: Format) -> bool:
@@ -243,11 +254,6 @@ def _similarity(submissions: Path, course: Course, into: Path | None) -> Exporte
 
 
 def _nothing_to_compare(submissions: Path, count: int) -> str:
-    if (submissions / GRADEBOOK).is_file():
-        return (
-            f"{submissions} is a folder of grades. For similarity, name the folder of the "
-            "submissions, or the download that you graded."
-        )
     return (
         f"{submissions} has nothing to compare. It has {counted(count, 'submission')}, with "
         "unchanged templates or without the course's files. Name the folder of a class, or "

@@ -96,7 +96,7 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
         (
             "Read in part",
             "These files have no points. Ask for them again, or correct them and grade again.",
-            {row.key: _notes(row, "refused: ") for row in graded},
+            {row.key: _notes(row, "refused: ") + _notes(row, "unreadable: ") for row in graded},
         ),
         (
             "Whole phases are missing",

@@ -13,7 +13,7 @@ from gradsync.course.catalogue import Course
 from gradsync.grading.classes.roster import Roster, roster_of
 from gradsync.grading.imports.attempts import NAME, Keep, attempts, by_name, found_at
 from gradsync.grading.imports.platforms import HandedIn
-from gradsync.grading.store import folder_name
+from gradsync.grading.store import STATE, folder_name
 from gradsync.reports import gradebook
 from gradsync.reports.text import carriable
 from gradsync.submission import (
@@ -167,6 +167,11 @@ def _source(learner: str, members: Sequence[HandedIn]) -> str:
 
 
 def _members(path: Path, named: Path, course: Course, out: Path) -> list[HandedIn]:
+    if (path / STATE).is_file():
+        raise SubmissionError(
+            f"{path} is a folder of grades: name the folder of the submissions, or the download "
+            "that you graded."
+        )
     members = found_at(path, course)
     is_class = not (len(members) == 1 and members[0].source == path)
     folder, place = path.resolve(), out.resolve()

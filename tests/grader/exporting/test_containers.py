@@ -51,12 +51,16 @@ def autograder(course, tmp_path):
     return root
 
 
-def run_gradescope(autograder, source, *, namespaces=True):
+def run_gradescope(autograder, source, *, namespaces=True, as_pid_1=()):
     if source is not None:
         write_submission(autograder / "submission", source)
     command = in_container({"/autograder": autograder}, namespaces)
     done = subprocess.run(
-        [*command, "/autograder/run_autograder"], check=False, capture_output=True, text=True
+        [*command, *as_pid_1, "/autograder/run_autograder"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return gradescope((autograder / "results/results.json").read_text())
@@ -72,6 +76,19 @@ def test_gradescope_gets_the_points_from_a_sandbox(needs_sandbox, autograder, so
     assert "sandbox" not in output
     results = json.loads((autograder / "results/results.json").read_text())
     assert results["extra_data"] == {"seed": 7}
+
+
+@pytest.mark.slow
+def test_the_first_process_of_a_container_can_grade_in_a_sandbox(needs_sandbox, autograder):
+    """The ids that the sandbox's own processes get have been used before by others."""
+    own_ids = ("--user", "--map-current-user")
+    first = ("unshare", *own_ids, "--pid", "--fork", "--mount-proc", "--kill-child")
+    burn = ("bash", "-c", 'for i in {1..20}; do /bin/true; done; exec "$@"', "--")
+
+    points, _, output = run_gradescope(autograder, RIGHT, as_pid_1=(*first, *burn))
+
+    assert points == 100
+    assert "sandbox" not in output
 
 
 @pytest.mark.slow

@@ -101,7 +101,7 @@ def test_a_platform_gets_a_file_for_each_submission(course, grades, to, read):
     texts = [path.read_text() for path in (grades / "exports" / to).glob("*.json")]
     scores = sorted(read(text)[0] for text in texts)
     assert scores in ([0, 100], [0, 1])
-    assert all("Graded without a sandbox" in read(text)[2] for text in texts)
+    assert not any("sandbox" in read(text)[2] for text in texts)
 
 
 def test_gradescope_gets_an_autograder_before_anything_is_graded(course, tmp_path):
@@ -206,3 +206,11 @@ def test_the_export_warns_of_more_points_than_an_exercise_has(course, grades, tm
     done = gradsync(course, "export", out, "--to", "canvas")
 
     assert "=1+1, Ödön gets 199 points in phase1/double, whose maximum is 100." in done.stderr
+
+
+def test_an_autograder_without_solutions_says_that_follow_on_errors_cost_points(course, tmp_path):
+    (course.root / "course.toml").write_text('[course]\nfollow_on = "full"\n')
+    (tmp_path / "empty").mkdir()
+
+    [warning] = exported(course, tmp_path / "empty", "gradescope", tmp_path / "a.zip").warnings
+    assert "has no effect there" in warning

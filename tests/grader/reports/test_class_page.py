@@ -148,7 +148,13 @@ def test_overrides_and_lateness_have_tables():
 def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():
     whole = Diagnosis("exception", (), "a.py:1 raises ModuleNotFoundError: no pandas. Move.",
                       whole_file=True)  # fmt: skip
-    notes = ("refused: a.py is a link", "assumed: A.py is a.py", "missing: phase2", "missing: a/b")
+    notes = (
+        "refused: a.py is a link",
+        "unreadable: b.zip is empty",
+        "assumed: A.py is a.py",
+        "missing: phase2",
+        "missing: a/b",
+    )
     seen = shown(
         class_of(
             result("ada", outcome(GRADIENTS, 0.0, 10.0, status="error", diagnosis=whole)),
@@ -159,7 +165,12 @@ def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():
     attention = seen[seen.index("Needs attention") : seen.index("Exercises by success")]
     assert "ada : a.py:1 raises ModuleNotFoundError: no pandas." in attention
     assert "Read in part These files have no points." in attention
-    for text in ("a.py is a link", "A.py is a.py", "phase2", "Canvas marks it as late"):
+    for text in (
+        "a.py is a link; b.zip is empty",
+        "A.py is a.py",
+        "phase2",
+        "Canvas marks it as late",
+    ):
         assert f"bob : {text}" in attention
     assert "a/b" not in attention
 
