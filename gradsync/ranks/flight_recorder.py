@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gradsync.ranks.deadlocks.calls import SETUP
 from gradsync.records import Collective, Event, Observation
 
 VERSION = "2.10"
@@ -27,8 +28,6 @@ NAMES = {  # a name in torch.distributed -> the flight recorder's name, if it is
     "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
     "monitored_barrier": "barrier",
 }
-# These start and end groups; torch's format does not count them as collectives.
-UNKNOWN = ("init_process_group", "new_group", "destroy_process_group")
 
 
 def write_flight_records(observation: Observation, folder: Path | str) -> list[Path]:
@@ -65,7 +64,7 @@ def _groups(observation: Observation) -> dict[str, tuple[int, ...]]:
     everyone = tuple(range(observation.world_size))
     groups = {}
     for event in observation.events:
-        if event.collective is not None and event.collective.op not in UNKNOWN:
+        if event.collective is not None and event.collective.op not in SETUP:
             name, members = _group(event.collective, event.rank)
             groups[name] = members or everyone
     return groups
@@ -86,7 +85,7 @@ def _entries(events: list[Event], world_size: int) -> Iterator[dict[str, Any]]:
     numbers: Counter[str] = Counter()  # of each group's calls
     for event in events:
         call = event.collective
-        if call is None or call.op in UNKNOWN:
+        if call is None or call.op in SETUP:
             continue
         group, members = _group(call, event.rank)
         numbers[group] += 1

@@ -6,16 +6,11 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gradsync.ranks.deadlocks.calls import bytes_of, numel
+from gradsync.ranks.deadlocks.calls import SETUP, bytes_of, numel
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.text import listed, ranks_text, verb
 
 MARKER = "new_group"  # called by a probe before the collectives to count
-# They send no tensors, so a test of the traffic leaves them out.
-SETUP = (
-    *("init_process_group", "new_group", "split_group", "destroy_process_group"),
-    *("store.wait", "rpc.shutdown"),
-)
 
 
 def assert_collectives(seen: Observation, rank: int, expected: Sequence[str]) -> None:

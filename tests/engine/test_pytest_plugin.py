@@ -376,6 +376,7 @@ def test_a_session_that_was_written_for_a_launcher_runs_on_ranks(pytester):
     done.stdout.fnmatch_lines(["*rank 0* 1 passed in*"])
 
 
+@pytest.mark.slow
 def test_a_deadlock_in_such_a_session_is_proved(pytester):
     more = """
     def test_skips():
@@ -410,6 +411,7 @@ def test_a_marked_test_gets_a_mesh_and_shares_its_temporary_folder(pytester):
     done.assert_outcomes(passed=1)
 
 
+@pytest.mark.slow
 def test_random_states_of_ranks_follow_from_the_seed_and_the_name_of_the_test(pytester):
     source = """
         import pytest, torch

@@ -16,6 +16,11 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 STORE = "store.wait"
+# Calls of functions that exchange no tensors; they don't count as collectives of a group.
+SETUP = (
+    *("init_process_group", "new_group", "split_group", "destroy_process_group"),
+    *(STORE, "rpc.shutdown"),
+)
 
 Mail = tuple[str, int, int, int]  # group, sender, receiver, tag
 

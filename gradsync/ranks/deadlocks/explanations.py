@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from gradsync.ranks.deadlocks.calls import (
+    SETUP,
     Call,
     Operation,
     disagreement,
@@ -72,7 +73,6 @@ MISMATCHES = {
 }
 
 
-FUNCTIONS = ("new_group", "init_", "destroy_", "split_group", "rpc.")  # not of one group
 PASSED = ("roots", "reductions", "lists")  # the calls themselves are the same
 
 
@@ -242,9 +242,9 @@ def _different_groups(stuck: Stuck) -> list[str]:
     """Return sentences if ranks wait in different groups, as when their order is not the same."""
     groups: dict[str, list[int]] = {}
     for rank, calls in stuck.items():
-        if calls[0].mail is None and calls[0].collective.members and not calls[0].sets_key:
+        if calls[0].mail is None and calls[0].collective.op not in SETUP:
             groups.setdefault(calls[0].collective.group, []).append(rank)
-    if len(groups) < 2 or any(name.startswith(FUNCTIONS) for name in groups):
+    if len(groups) < 2:
         return []
     places = [f"{ranks_text(ranks)} in group {name}" for name, ranks in groups.items()]
     return [

@@ -6,9 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Shard, distribute_tensor
-from torch.distributed.tensor.debug import CommDebugMode
 
 from gradsync import run_ranks
 from gradsync.ranks.deadlocks.calls import bytes_of
@@ -111,6 +108,10 @@ def test_bytes_are_counted_by_operation_and_by_group():
 
 def test_torch_counts_the_same_collectives_of_a_sharded_module():
     def train(world_size):
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.distributed.tensor.debug import CommDebugMode
+
         mesh = init_device_mesh("cpu", (world_size,))
         model = fully_shard(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), mesh=mesh)
         with CommDebugMode() as counted:

@@ -6,7 +6,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import rpc
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from gradsync import run_ranks
 from gradsync.ranks.deadlocks.calls import disagreement
@@ -81,6 +80,8 @@ def skips_an_iteration(rank):
 
 
 def runs_other_modules(rank):
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh("cpu", (4,))
     text, image = (fully_shard(nn.Linear(4, size), mesh=mesh) for size in (4, 8))
     if rank == 0:
@@ -89,6 +90,8 @@ def runs_other_modules(rank):
 
 
 def uses_other_parameters_of_a_unit(rank):
+    from torch.distributed.fsdp import fully_shard
+
     class Branches(nn.Module):
         def __init__(self):
             super().__init__()
