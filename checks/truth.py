@@ -1,8 +1,9 @@
 """`make truth`: grade all known submissions, and print the number of correct grades.
 
 Each is graded by all hidden tests of its phase, in the order of a report, up to the first one that
-fails. The script replaces the table in docs/figures.md. With phases or names of submissions as
-arguments, it grades only these, and leaves docs/figures.md as it is.
+fails. Mistakes are then checked by the visible tests in the same way. The script replaces the table
+in docs/figures.md. With phases or names of submissions as arguments, it grades only these, and
+leaves docs/figures.md as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from gradsync.course.catalogue import find_course
+from gradsync.course.catalogue import Audience, find_course
 from gradsync.course.known_submissions import Right, Wrong, right_submissions, wrong_submissions
 from gradsync.grading.grade import grade
 from gradsync.records import Verdict
@@ -34,6 +35,7 @@ class Outcome:
     known: Wrong | Right
     seconds: float
     first: Verdict | None  # the first verdict that is not "passed", in the order of a report
+    visible: bool = True  # whether the visible tests catch a mistake
 
     @property
     def got(self) -> tuple[str, str] | None:
@@ -54,6 +56,7 @@ class Outcome:
     def line(self) -> str:
         """Return a line that describes this outcome to a person."""
         line = f"{self.seconds:6.1f} s  {self.known.name}: {_words(self.got)}"
+        line += ", MISSED by the visible tests" * (not self.visible)
         if self.correct:
             return line
         message = f": {self.first.message[:200]}" if self.first else ""
@@ -93,17 +96,24 @@ def _known(phase: str) -> tuple[Wrong | Right, ...]:
 def graded(known: Wrong | Right) -> Outcome:
     """Grade a submission by its phase, up to the first test that fails."""
     began = time.monotonic()
+    first = _first_failure(known, "hidden")
+    seconds = time.monotonic() - began
+    visible = isinstance(known, Right) or _first_failure(known, "visible") is not None
+    return Outcome(known, seconds, first, visible)
+
+
+def _first_failure(known: Wrong | Right, audience: Audience) -> Verdict | None:
     report = grade(
         known.submission(COURSE),
         COURSE,
         phases=[known.phase],
         seed=SEED,
+        audience=audience,
         exercises=[exercise.id for exercise in COURSE.exercises(known.phase)],  # in this order
         parallel=1,  # several are graded at a time
         pytest_options=["--exitfirst"],
     )
-    first = next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
-    return Outcome(known, time.monotonic() - began, first)
+    return next((verdict for verdict in report.verdicts if verdict.status != "passed"), None)
 
 
 def table(outcomes: Sequence[Outcome], seconds: float) -> str:
@@ -115,6 +125,7 @@ def table(outcomes: Sequence[Outcome], seconds: float) -> str:
         right = [o for o in outcomes if isinstance(o.known, Right) and o.known.phase == phase]
         for what, good, of in (
             ("mistakes caught", [o for o in wrong if o.first], wrong),
+            ("mistakes caught by the visible tests", [o for o in wrong if o.visible], wrong),
             ("expected diagnosis first", [o for o in wrong if o.correct], wrong),
             ("correct answers with full marks", [o for o in right if o.correct], right),
         ):

@@ -146,6 +146,7 @@ class Verdict:
     output: tuple[Printed, ...] = ()  # of the same run, if the test failed
     given: tuple[str, ...] = ()  # exercises; with our functions, the test passes and has points
     review: tuple[str, ...] = ()  # "FILE:LINE CODE text" for each finding in the exercise's code
+    causes: tuple[str, ...] = ()  # other exercises, because of which this test may have failed
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,4 +124,4 @@ def _point(verdict: Verdict, roots: Sequence[str], gaps: set[str]) -> Verdict:
     how, do = ("written", "Write") if gaps.issuperset(roots) else ("right", "Fix")
     are, them = verb(roots, "is", "are"), verb(roots, "it", "them")
     text = f"{names} {are} not {how} yet, which may be the cause. {do} {them} first. "
-    return replace(verdict, message=text + verdict.message)
+    return replace(verdict, message=text + verdict.message, causes=tuple(roots))

@@ -91,7 +91,7 @@ def _remark(exercise: Exercise, shown_below: set[str]) -> Text:
     if exercise.status == "passed":
         return Text("")
     if exercise.status == "unfinished":
-        return Text("to write", style="dim")
+        return Text(_unwritten(exercise), style="dim")
     wrong = _first_wrong(exercise)
     if exercise.id in shown_below:
         return Text(f"because of {_place(wrong)}, see below")
@@ -101,6 +101,13 @@ def _remark(exercise: Exercise, shown_below: set[str]) -> Text:
     for line in wrong.review:
         remark.append(f"\nreview: {printable(line)}", style="yellow")
     return remark
+
+
+def _unwritten(exercise: Exercise) -> str:
+    """Return what is still to write: this exercise, or one that it calls."""
+    messages = [v.message for v in exercise.verdicts if v.status == "unfinished"]
+    needs = [m for m in messages if m.startswith(f"{exercise.id} needs ")]
+    return printable(needs[0]) if len(needs) == len(messages) else "to write"
 
 
 def _first_wrong(exercise: Exercise) -> Verdict:

@@ -148,6 +148,18 @@ def unimported(verdicts: Iterable[Verdict]) -> list[str]:
     return list(dict.fromkeys(full_stop(text.partition(". ")[0]) for text in texts))
 
 
+def causes(report: Report) -> int:
+    """Return how many mistakes there are at least.
+
+    Tests of one exercise may all fail because of one mistake, and so may an exercise that builds on
+    a wrong one.
+    """
+    wrong = problems(report)
+    files = [problem for problem in wrong if problem.of_whole_file]
+    own = {v.exercise for p in wrong if p not in files for v in p.verdicts if not v.causes}
+    return len(files) + len(own)
+
+
 def standing(report: Report) -> str:
     """Return a sentence on the state of the submission."""
     if report.status == "unreadable":
@@ -169,7 +181,10 @@ def visible_standing(report: Report, *, whole: bool = False) -> str:
     if done == len(every) and whole:
         return "All tests pass, including the hidden tests, which give the points."
     if done == len(every):
-        return "The visible tests pass. The hidden tests, which give the points, check more."
+        return (
+            "The visible tests pass. The hidden tests, which give the points, check the same with "
+            "other numbers."
+        )
     tests = "all tests" if whole else "the visible tests"
     pass_ = "passes" if done == 1 else "pass"
     count = [f"{done} of {len(every)} exercises {pass_} {tests}"] * (len(every) > 1)
@@ -177,7 +192,7 @@ def visible_standing(report: Report, *, whole: bool = False) -> str:
 
 
 def _left(report: Report) -> list[str]:
-    wrong, gaps = len(problems(report)), len(unfinished(report))
+    wrong, gaps = causes(report), len(unfinished(report))
     return [f"{counted(wrong, 'mistake')} to fix"] * (wrong > 0) + (
         [f"{gaps} still to write"] * (gaps > 0)
     )

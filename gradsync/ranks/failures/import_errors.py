@@ -13,7 +13,7 @@ MODULE = "<module>"  # how Python names the code outside of functions
 SYNTAX = ("SyntaxError", "IndentationError", "TabError")
 GUIDE = "Debugging a rank"
 CLOSE = 0.75  # how similar a misspelt name must be, from 0 to 1
-WIDEST = 64  # characters of a source line that are shown
+WIDEST = 100  # characters of a source line that are shown: most lines are shown whole
 DEFINES = re.compile(r"(async )?(def|class|import|from)\b|@")
 ASSIGNS = re.compile(r"\w+(\s*:[^=]+)?\s*=(?!=)")
 STARTS_GROUP = "default process group twice"

@@ -266,3 +266,15 @@ def test_a_result_without_the_keys_is_reported(results, code, ranks):
     found = other_keys(results, GUIDE)
 
     assert (found.code, found.ranks) == (code, ranks)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "what"), [(50.0, "a percentage"), (2.0, "the number of correct samples")]
+)
+def test_an_accuracy_of_another_scale_is_named(accuracy, what):
+    results = ({**RESULT, "accuracy": accuracy},) * 2
+
+    found = predicts_otherwise(GUIDE)(Observation(2, results, (), (), 0.0), [RESULT] * 2)
+
+    assert f"evaluate returns {what} as the accuracy" in found.explanation
+    assert "dimension" not in found.explanation

@@ -7,6 +7,7 @@ import pytest
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 from support.rules.launching import (
     address_taken,
+    another_rank_passed,
     left_waiting,
     never_connected,
     none_started,
@@ -141,3 +142,16 @@ def test_a_missing_group_names_the_ranks_and_not_the_setup(ranks, beginning):
         f"{beginning} ValueError at template_trainer.py:115. load_checkpoint must work without a "
         "process group."
     )
+
+
+def test_a_rank_that_passes_another_rank_is_named():
+    rule = another_rank_passed(lambda: [0, 0])
+    right = another_rank_passed(lambda: [0, None])
+    taken = raised("Address already in use")
+
+    found = rule(taken, None)
+
+    assert (found.code, found.ranks) == ("launcher-not-read", (1,))
+    assert "with rank=0 on rank 1" in found.explanation
+    assert right(taken, None) is None
+    assert rule(raised("something else"), None) is None

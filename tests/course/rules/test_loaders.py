@@ -6,6 +6,7 @@ from gradsync.records import Diagnosis, Failure, Observation
 from support.rules.loaders import (
     index_past_the_end,
     other_dataset,
+    sampler_refused,
     share_of_other_dataset,
     shares_depend_on_environment,
 )
@@ -71,3 +72,14 @@ def test_shares_that_depend_on_the_environment_are_reported():
         == "samples-missing"
     )
     assert shares_depend_on_environment((TRAIN, VAL), (TRAIN, VAL), "RANK=2") is None
+
+
+def test_a_sampler_that_refuses_its_arguments_is_reported_with_their_order():
+    text = "num_replicas must be at least 1, got 0"
+    known = Diagnosis("exception", (0,), text, "template_data_loader.py:59")
+    failure = Failure("error", known, "ValueError", text)
+
+    found = sampler_refused(Observation(1, (None,), (), (), 0.0, failure), None)
+
+    assert (found.code, found.where) == ("wrong-signature", known.where)
+    assert f"a wrong `num_replicas` to a sampler, which refuses it: {text}." in found.explanation

@@ -165,3 +165,15 @@ def test_long_lists_are_shortened():
     assert "0, 1, 2" in diagnosis.explanation
     assert "(500 in all)" in diagnosis.explanation
     assert len(diagnosis.explanation) < 300
+
+
+@pytest.mark.parametrize(
+    ("shares", "samples", "code"),
+    [
+        ([[0], [1], [0], [1], []], 2, "padding-wrong"),
+        ([[0], [0], []], 1, "padding-wrong"),
+        ([[0, 1], [2, 3], [4]], 5, "unequal-shards"),  # not padded at all
+    ],
+)
+def test_an_order_that_is_padded_only_once_is_not_merely_unequal(shares, samples, code):
+    assert code_of(shares, samples) == code

@@ -43,6 +43,13 @@ def test_an_outcome_is_correct_if_it_is_the_expected_one(known, first, correct):
     assert ("NOT" in outcome.line()) is not correct
 
 
+def test_a_mistake_that_only_the_hidden_tests_catch_is_counted():
+    outcomes = [Outcome(WRONG, 1.0, NAMED, visible=False), Outcome(WRONG, 1.0, NAMED)]
+
+    assert outcomes[0].line().endswith("MISSED by the visible tests")
+    assert "| mistakes caught by the visible tests | 1 of 2 |" in table(outcomes, 1.0)
+
+
 def test_the_table_in_the_page_is_replaced(tmp_path):
     page = tmp_path / "figures.md"
     page.write_text(f"before\n\n{BEGIN}\n\nold\n\n{END}\n\nafter\n")
@@ -58,6 +65,7 @@ def test_the_table_in_the_page_is_replaced(tmp_path):
         "|  | phase1 | phase2 |",
         "| --- | --- | --- |",
         "| mistakes caught | 2 of 3 | 0 of 1 |",
+        "| mistakes caught by the visible tests | 3 of 3 | 1 of 1 |",
         "| expected diagnosis first | 1 of 3 | 0 of 1 |",
         "| correct answers with full marks | 1 of 1 | 0 of 0 |",
         "",

@@ -1,5 +1,7 @@
 """A learner's progress in the terminal."""
 
+from dataclasses import replace
+
 from report_samples import SUM_NOT_MEAN, report, verdict
 
 from gradsync.records import Diagnosis
@@ -54,7 +56,36 @@ def test_the_next_step_names_the_lesson_the_section_and_the_hint():
 def test_the_visible_tests_show_no_points():
     seen = progress.render(report(verdict("train"), verdict("evaluate")))
 
-    assert "The visible tests pass. The hidden tests, which give the points, check more." in seen
+    assert "The visible tests pass. The hidden tests, which give the points, check the same" in seen
+
+
+def test_a_written_exercise_names_the_unwritten_one_that_it_calls():
+    text = "phase1/train_step needs phase1/average_gradients, which is not written yet."
+    own = "phase1/average_gradients is not written yet."
+
+    seen = progress.render(
+        report(
+            verdict("average_gradients", "unfinished", message=own),
+            verdict("train_step", "unfinished", message=text),
+        ),
+        width=120,
+    )
+
+    assert "average_gradients  to write" in " ".join(seen.split(" "))
+    assert text in seen
+
+
+def test_mistakes_are_counted_by_their_causes():
+    seen = progress.render(
+        report(
+            verdict("average_gradients", "failed", diagnosis=SUM_NOT_MEAN),
+            verdict("average_gradients", "failed", message="another test of it"),
+            replace(verdict("train", "failed", message="x"), causes=("phase1/average_gradients",)),
+            verdict("evaluate", "failed", message="it is wrong"),
+        )
+    )
+
+    assert "2 mistakes to fix." in seen
 
 
 def test_one_exercise_in_detail_shows_no_points():

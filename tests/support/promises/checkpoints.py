@@ -4,6 +4,9 @@ import os
 from numbers import Integral
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from gradsync.testing import check, each, raise_mistake
 from gradsync.testing.values import close
 from gradsync.text import ranks_text
@@ -151,6 +154,34 @@ def former_file_survives_crash(ranks):
     raise_mistake(former_file_harmed(harm, GUIDE))
     raise_mistake(written_in_another_folder(brought, GUIDE))
     raise_mistake(next_save_fails(again, renewed, GUIDE))
+
+
+def optimizer_in_file(ranks):
+    """Check that the file of a model with momentum is larger than that of one without."""
+    size = 100
+
+    def probe(trainer, size):
+        sizes = []
+        for momentum in (0.0, 0.9):
+            model = nn.Linear(size, size, bias=False)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+            model.weight.grad = torch.rand(size, size)
+            optimizer.step()
+            trainer.save_checkpoint(f"{momentum}.pt", model, optimizer, 3)
+            sizes.append(len(content_of(f"{momentum}.pt")))
+        return sizes
+
+    [[without, saved]] = ranks(probe, 1, size=size)
+
+    momentum = 4 * size**2  # bytes
+    check(
+        saved - without > momentum / 2,  # a file may be compressed
+        "state-lost",
+        f"The optimizer has {momentum} bytes of momentum, but the file of save_checkpoint is only "
+        f"{saved - without} bytes larger than without momentum. Save the state of the optimizer "
+        "too, or training resumes without it.",
+        guide=GUIDE,
+    )
 
 
 def everything_restored(ranks):

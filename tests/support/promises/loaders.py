@@ -17,12 +17,14 @@ from support.rules.loaders import (
     GUIDE,
     index_past_the_end,
     other_dataset,
+    sampler_refused,
     share_of_other_dataset,
     shares_depend_on_environment,
 )
 from support.rules.shares import diagnose_shares, some
 
 FIRST_VAL = 1000  # the first val sample; the first train sample is 0
+MISTAKES = [index_past_the_end, sampler_refused]
 ANOTHER_RANK = {"RANK": "2", "WORLD_SIZE": "7"}
 
 
@@ -153,7 +155,7 @@ def batches_of_each_rank(ranks, counts, batch_size, world_sizes):
         return [probe_loaders(data_loader, counts, batch_size, size, 0) for size in world_sizes]
 
     inputs = {"counts": counts, "batch_size": batch_size, "world_sizes": world_sizes}
-    [seen] = ranks(probe, 1, process_group=False, mistakes=[index_past_the_end], **inputs)
+    [seen] = ranks(probe, 1, process_group=False, mistakes=MISTAKES, **inputs)
 
     for world_size, by_rank in zip(world_sizes, seen, strict=True):
         check_own(by_rank)
@@ -226,7 +228,7 @@ def own_share_on_every_rank(ranks, counts, world_size, seed):
         return [*made, [type(loader.sampler) is DistributedSampler for loader in loaders]]
 
     inputs = {"counts": counts, "size": world_size, "seeds": [seed, seed, seed + 1]}
-    [seen] = ranks(probe, 1, process_group=False, mistakes=[index_past_the_end], **inputs)
+    [seen] = ranks(probe, 1, process_group=False, mistakes=MISTAKES, **inputs)
 
     *made, shortcuts = seen
     (train, val), (again, _), (other, _), under = map(check_own, made)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.text import ranks_text
+from gradsync.text import full_stop, ranks_text
 from support.rules.shares import Shares, some
 
 GUIDE = "Data loaders"
+REFUSED = re.compile(r"num_replicas|rank")
 
 
 def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | None:
@@ -54,6 +56,22 @@ def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
         "loader's sampler from the dataset of the loader, and yield only indices of that dataset."
     )
     return _found("exception", failure.diagnosis.ranks, text)
+
+
+def sampler_refused(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise arguments that the submission's own sampler refuses."""
+    failure = seen.failure
+    named = REFUSED.search((failure and failure.detail) or "")
+    if failure is None or failure.exception != "ValueError" or named is None:
+        return None
+    text = (
+        f"create_dataloaders passes a wrong `{named[0]}` to a sampler, which refuses it: "
+        f"{full_stop(named.string)} Are `world_size` and `rank` swapped? The sampler takes the "
+        "dataset, `num_replicas` and `rank`, in this order: pass the last two by name."
+    )
+    return Diagnosis(
+        "wrong-signature", failure.diagnosis.ranks, text, failure.diagnosis.where, GUIDE
+    )
 
 
 def shares_depend_on_environment(

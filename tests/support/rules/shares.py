@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gradsync.records import Diagnosis
-from gradsync.text import counted, listed, verb
+from gradsync.text import counted, listed, ranks_text, verb
 
 GUIDE = "Data distribution"
 SHOWN = 12  # indices that a message shows
@@ -48,6 +48,13 @@ def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
     every = range(len(shares))
     wanted = math.ceil(num_samples / len(shares))
     lengths = [len(share) for share in shares]
+    if _padded_once(shares, num_samples, wanted, shuffle):
+        short = [rank for rank in every if lengths[rank] < wanted]
+        text = (
+            f"the order is padded with its beginning only once, so {ranks_text(short)} "
+            f"{verb(short, 'gets', 'get')} too few indices. Repeat it as often as needed."
+        )
+        return "padding-wrong", short, text
     if len(set(lengths)) > 1:
         text = (
             f"the ranks get {listed(lengths)} indices. A rank with fewer batches makes fewer "
@@ -77,6 +84,19 @@ def look_at_counts(shares: Shares, num_samples: int, shuffle: bool) -> Finding |
         text = f"every rank gets {gets}, but {wanted} would cover all samples."
         return "wrong-length", every, text
     return None
+
+
+def _padded_once(shares: Shares, num_samples: int, wanted: int, shuffle: bool) -> bool:
+    """Return whether the shares are cut from the order and one copy of it, which is too short."""
+    order = [index for share in shares for index in share]
+    lengths = [len(share) for share in shares]
+    twice = [wanted] * (2 * num_samples // wanted)
+    return (
+        2 * num_samples < wanted * len(shares)
+        and lengths[: len(twice)] == twice
+        and _is_order(order[:num_samples], shuffle)
+        and order == order[:num_samples] * 2
+    )
 
 
 def _why_missing(

@@ -31,6 +31,12 @@ def test_the_former_checkpoint_survives_a_failed_save(ranks):
     checkpoints.former_file_survives_crash(ranks)
 
 
+@exercise("phase1/save_checkpoint", points=1)
+def test_the_optimizer_is_in_the_file(ranks):
+    """With a momentum of 100 x 100 numbers, the file is larger than without momentum."""
+    checkpoints.optimizer_in_file(ranks)
+
+
 def make(weight, lr):
     """Return the model `output = weight * input`, and its optimizer."""
     model = nn.Linear(1, 1, bias=False)
