@@ -27,8 +27,10 @@ ORDINARY = {
     "@torch.no_grad()",
     "beside.unlink(missing_ok=True)",
     "dist.all_reduce(total)",
+    "dist.init_process_group(",
     "except RuntimeError:",
     "for batch in loader:",
+    "for epoch in range(epochs):",
     "from contextlib import nullcontext",
     "for param in model.parameters():",
     "for param in params:",
@@ -124,8 +126,11 @@ def test_each_solution_would_be_found(path):
 
 def test_no_hidden_test_is_named():
     text = "\n".join(RELEASED.values())
+    named = {
+        s for s in hidden_sentences() if s in text and re.search(rf"{re.escape(s)}(?!\w)", text)
+    }
 
-    assert {sentence for sentence in hidden_sentences() if sentence in text} == set()
+    assert named == set()
     assert len(hidden_sentences()) > 100
 
 

@@ -277,7 +277,7 @@ def group_destroyed(ranks):
 
 
 def nothing_without_group(ranks):
-    """Check that cleanup_distributed may be called twice, and without a process group."""
+    """Check cleanup_distributed without a process group, and twice."""
 
     def probe(trainer):
         trainer.cleanup_distributed()
