@@ -39,7 +39,7 @@ from gradsync.reports.exports.sheets import NotASheet, Sheet
 from gradsync.reports.gradebook import WITHOUT_REPORT
 from gradsync.submission import submission_name
 from gradsync.submission.contents import listing
-from gradsync.text import counted
+from gradsync.text import counted, verb
 
 FEEDBACK: dict[str, tuple[str, Callable[[ClassResults, Pages], Feedback]]] = {
     "canvas-feedback": (".zip", canvas_feedback),
@@ -106,8 +106,8 @@ def export(
     _check_is_graded(data, out)
     if data.stale and not anyway:
         raise UnusableInput(
-            f"{counted(len(data.stale), 'submission')} were graded with other tests than the "
-            f"latest ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
+            f"{counted(len(data.stale), 'submission')} {verb(data.stale, 'was', 'were')} graded with "
+            f"other tests than the latest ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
         )
     if to in FEEDBACK:
         ending, render = FEEDBACK[to]

@@ -186,7 +186,7 @@ class Tally:
         print(f"{out / GRADEBOOK}: {self.graded} graded{unreadable}{kept}")
         if self.changes:
             changed = counted(len(self.changes), "score")
-            print(f"{out / CHANGES}: {changed} changed, because they were graded again:")
+            print(f"{out / CHANGES}: {changed} changed by grading again:")
             for text in self.changes[:SHOWN]:
                 print(f"  {text}")
             if len(self.changes) > SHOWN:

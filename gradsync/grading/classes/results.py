@@ -6,6 +6,7 @@ and the course's `course.toml`. So nothing is graded again after a correction.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -38,7 +39,7 @@ from gradsync.records import Report
 from gradsync.reports import gradebook, summary
 from gradsync.reports.text import finite
 from gradsync.submission.contents import listing
-from gradsync.text import counted, listed
+from gradsync.text import counted, listed, verb
 
 
 def read_class(store: GradeStore, course: Course) -> ClassResults:
@@ -94,6 +95,7 @@ class ClassReader:
         self.warnings += warnings_on(self._roster, names)
         waiting = self._waiting(places)
         present = {*found.values(), *(result.person for result in waiting)}
+        present |= self._namesakes(names[learner] for learner in places if not found[learner])
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
@@ -120,6 +122,17 @@ class ClassReader:
                 "damaged or of an earlier version. Grade these submissions again."
             )
 
+    def _namesakes(self, unknown: Iterable[Sequence[str]]) -> set[Person]:
+        """Return people who share their name and have handed in, though it is not known who what.
+
+        Args:
+            unknown: for each submission without a person, the names that the roster may have.
+        """
+        counts = Counter(tuple(self._roster.sharing(*names)) for names in unknown)
+        return {
+            person for people, count in counts.items() if count >= len(people) for person in people
+        }
+
     def _find_stale(self, places: Mapping[str, Sequence[tuple[str, Report]]]) -> None:
         """Find the submissions that other tests graded than the latest ones, and warn of them."""
         graded = [(learner, report) for learner in sorted(places) for _, report in places[learner]]
@@ -134,9 +147,9 @@ class ClassReader:
         if self._stale:
             self.warnings.append(
                 f"{counted(len(self._stale), 'submission')} of {counted(len(places), 'learner')} "
-                "were graded with other tests, or another version of the software, than the "
-                f"latest ones, so the scores can't be compared: {listing(self._stale)}. Grade the "
-                "whole class again, without --only."
+                f"{verb(self._stale, 'was', 'were')} graded with other tests, or another version "
+                "of the software, than the latest ones, so the scores can't be compared: "
+                f"{listing(self._stale)}. Grade the whole class again, without --only."
             )
 
     def _waiting(self, places: Mapping[str, object]) -> list[Result]:

@@ -311,6 +311,18 @@ def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
     )
 
 
+@pytest.mark.parametrize(("count", "missing"), [(2, 0), (1, 2)])
+def test_people_who_share_a_name_are_not_missing_if_each_handed_in(folder, count, missing):
+    for number in ("31", "32")[:count]:
+        name = f"Wei Zhang {number}"
+        folder.grade(name)
+        folder.facts(Facts(name, name, names=(number, name, "Wei Zhang")))
+    folder.write("roster.csv", "id,name,email", "1,Wei Zhang,", "2,Wei Zhang,")
+
+    states = [result.status for result in folder.read().results]
+    assert states.count("missing") == missing
+
+
 def test_the_advice_on_a_shared_name_distinguishes_two_submissions(folder):
     facts = [
         Facts(name, name, names=(name[-3:], name, "Jürgen Müller"))
