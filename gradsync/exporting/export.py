@@ -105,9 +105,10 @@ def export(
         return Exported((target,), warnings=_without_solutions(course))
     _check_is_graded(data, out)
     if data.stale and not anyway:
+        stale = counted(len(data.stale), "submission")
         raise UnusableInput(
-            f"{counted(len(data.stale), 'submission')} {verb(data.stale, 'was', 'were')} graded with "
-            f"other tests than the latest ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
+            f"{stale} {verb(data.stale, 'was', 'were')} graded with other tests than the latest "
+            f"ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
         )
     if to in FEEDBACK:
         ending, render = FEEDBACK[to]
