@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,9 @@ from gradsync.ranks.protocol import events
 from gradsync.ranks.protocol.user_files import PACKAGE, file_and_line, is_users
 
 MODULE_FRAMES = 6  # above the call that are searched for a local variable with the model
-Named = list[tuple[str, torch.Tensor]]
-# Module -> its tensors, and the lines that passed other tensors; looked up at each collective.
+Named = list[tuple[str, "ReferenceType[torch.Tensor]"]]
+# Module -> its tensors, and the lines that passed other tensors; looked up at each collective. The
+# tensors are not kept alive: a module that shards its parameters frees the whole ones.
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 # Files between the caller and the collective.
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
@@ -153,7 +154,8 @@ def _label(module: nn.Module, tensor: torch.Tensor, where: str) -> str | None:
     named, strange = NAMES.get(module, ([], set()))
     label = _name_of(named, memory, size)
     if label is None and where not in strange:  # the module's tensors may have been replaced
-        named = [*module.named_parameters(), *module.named_buffers()]
+        tensors = (*module.named_parameters(), *module.named_buffers())
+        named = [(name, ref(one)) for name, one in tensors]
         NAMES[module] = named, strange
         label = _name_of(named, memory, size)
         if label is None:
@@ -162,7 +164,10 @@ def _label(module: nn.Module, tensor: torch.Tensor, where: str) -> str | None:
 
 
 def _name_of(named: Named, memory: int, size: int) -> str | None:
-    for name, candidate in named:
+    for name, reference in named:
+        candidate = reference()
+        if candidate is None:
+            continue
         if _lies_at(candidate, memory, size):
             return name
         grad = candidate.grad if candidate.is_leaf else None

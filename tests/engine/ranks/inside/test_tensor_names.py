@@ -44,6 +44,17 @@ def test_a_label_does_not_keep_a_deleted_object_alive():
     assert gone() is None
 
 
+def test_a_label_does_not_keep_a_replaced_parameter_alive():
+    model = nn.Linear(2, 3)
+    label_of(model.weight)
+    gone = weakref.ref(model.weight)
+
+    model.weight = nn.Parameter(torch.ones(3, 2))
+
+    assert gone() is None
+    assert label_of(model.weight) == "weight"
+
+
 def test_a_label_does_not_change_the_result_of_locals():
     model = nn.Linear(2, 3)
     variables = locals()
