@@ -88,6 +88,21 @@ class Course:
         """Return the names of the files that a learner fills in."""
         return tuple(dict.fromkeys(exercise.file for exercise in self.exercises(phase)))
 
+    def given(self, phase: str) -> tuple[str, ...]:
+        """Return the names of the Python files that learners get complete, beside the templates."""
+        return tuple(self._settings(phase).get("given", ()))
+
+    def training(self, phase: str) -> dict[str, Any]:
+        """Return the phase's own defaults of `gradsync train`, such as `{"epochs": 2}`."""
+        return dict(self._settings(phase).get("training", {}))
+
+    def _settings(self, phase: str) -> dict[str, Any]:
+        """Return the list of exercises with its settings, the keys above it."""
+        try:
+            return read_toml(self.root / phase / EXERCISES_FILE)
+        except (OSError, ValueError) as problem:
+            raise CourseError(f"{self.root / phase / EXERCISES_FILE}: {problem}.") from None
+
     def find(self, name: str) -> Exercise:
         """Return the exercise with that id, or the first one with that name.
 

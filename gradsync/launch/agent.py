@@ -148,7 +148,7 @@ def how_to_continue(settings: Settings) -> str:
     """Return how to continue from the checkpoint, if there is one."""
     if settings.test_links:
         return "Run `gradsync doctor --launch` on each node."
-    if not settings.checkpoint.is_file():
+    if not settings.checkpoint.exists():
         return "There is no checkpoint, so the same command starts from the beginning."
     again = "command again without --fresh" if settings.fresh else "same command again"
     return f"Run the {again} to continue from {settings.checkpoint}."
@@ -156,7 +156,7 @@ def how_to_continue(settings: Settings) -> str:
 
 def _continued_by_slurm(settings: Settings) -> str:
     """Describe what Slurm does after it has stopped a job; return "" outside of a job."""
-    if "SLURM_JOB_ID" not in os.environ or not settings.checkpoint.is_file():
+    if "SLURM_JOB_ID" not in os.environ or not settings.checkpoint.exists():
         return ""
     return (
         f"After a preemption, Slurm starts this job again, from {settings.checkpoint}. After "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from contextlib import suppress
 
 from gradsync.course.whole_files import write_whole
@@ -32,6 +33,8 @@ def remove(settings: Settings) -> None:
     """Remove the files of a run."""
     outputs = (settings.history, settings.plot, settings.exported)
     for path in (settings.checkpoint, settings.rejected, settings.record, *outputs):
+        if path.is_dir():
+            shutil.rmtree(path)
         path.unlink(missing_ok=True)
 
 
@@ -60,7 +63,7 @@ def check(settings: Settings, *, same_trainer: bool = True) -> None:
     Raises:
         LaunchError: the run has other settings, or more epochs.
     """
-    if not (settings.checkpoint.is_file() or settings.exported.is_file()):
+    if not (settings.checkpoint.exists() or settings.exported.is_file()):
         return
     asked, known = json.loads(settings.to_json()), _recorded(settings)
     changed = [

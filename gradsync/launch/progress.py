@@ -45,7 +45,7 @@ class Progress:
         """
         path = self._settings.checkpoint
         found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, path.is_file())
+        dist.all_gather_object(found, path.exists())
         if len(set(found)) > 1:
             raise LaunchedWrongly(
                 f"Rank {found.index(False)} can't see the checkpoint {path.absolute()} that "
@@ -58,7 +58,7 @@ class Progress:
             self._say(f"Continuing from {path}")
 
     def ended(self, history: list[Entry]) -> None:
-        """Record the epochs that `train` returned; keep those of an earlier command."""
+        """Record the epochs or steps that `train` returned; keep those of an earlier command."""
         if not self.is_rank_0:
             return
         if not history:
@@ -68,7 +68,8 @@ class Progress:
             )
             return
         known = artifacts.read_history(self._settings)
-        earlier = [entry for entry in known if entry["epoch"] < history[0]["epoch"]]
+        unit = "step" if "step" in history[0] else "epoch"
+        earlier = [entry for entry in known if entry[unit] < history[0][unit]]
         artifacts.write_history(self._settings, earlier + history)
 
     def _say(self, text: str) -> None:

@@ -51,7 +51,7 @@ def describe(error: Exception, settings: Settings) -> str:
     if isinstance(error, NotImplementedError) and str(error):
         return f"{error} is not written yet{place}. Run `gradsync check`."
     text = str(error).strip()
-    if OTHER_MODEL.search(text) and settings.checkpoint.is_file():
+    if OTHER_MODEL.search(text) and settings.checkpoint.exists():
         return (
             f"{settings.checkpoint} does not fit the model{place}. {full_stop(text)}\nIf it "
             "belongs to another model, add --fresh to start again, or use another --out."

@@ -24,14 +24,15 @@ class Settings:
     max_restarts: int = 0
     test_links: bool = False  # test the links between the ranks instead of training
     fresh: bool = False  # the command has --fresh: it does not continue from a checkpoint
+    saved: str = "checkpoint.pt"  # the name of the checkpoint, a file or a folder
 
     @property
     def checkpoint(self) -> Path:
-        return self.out / "checkpoint.pt"
+        return self.out / self.saved
 
     @property
     def rejected(self) -> Path:
-        return self.out / "rejected.pt"
+        return self.out / f"rejected{Path(self.saved).suffix}"
 
     @property
     def record(self) -> Path:

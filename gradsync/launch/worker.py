@@ -63,9 +63,9 @@ def _train(settings: Settings) -> None:
     progress = Progress(settings)
     with support_of(settings.course):
         recipes = importlib.import_module(TRAINED)
-        model, images = recipes.run(settings, _imported(settings), progress)
+        model, inputs = recipes.run(settings, _imported(settings), progress)
     if progress.is_rank_0:
-        artifacts.finish(settings, model, images)
+        artifacts.finish(settings, model, inputs)
 
 
 def _imported(settings: Settings) -> ModuleType:

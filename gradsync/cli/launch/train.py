@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -47,10 +47,14 @@ MasterOption = Annotated[
 ]
 Wait = Annotated[float, typer.Option(min=1, help="Seconds to wait for the other nodes.")]
 Timeout = Annotated[int, typer.Option(min=1, help="Seconds that a rank waits for the others.")]
-Epochs = Annotated[int, typer.Option(min=1, help="Number of epochs.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="The batch size of each rank.")]
-LearningRate = Annotated[float, typer.Option(min=0, help="The learning rate.")]
-Samples = Annotated[int, typer.Option(min=1, help="Training samples to use.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs. Default: 5.")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="The batch size of each rank. Default: 50.")
+]
+LearningRate = Annotated[float | None, typer.Option(min=0, help="The learning rate. Default: 0.1.")]
+Samples = Annotated[
+    int | None, typer.Option(min=1, help="Training samples to use. Default: 10,000.")
+]
 Seed = Annotated[int, typer.Option(min=0, help="The seed of the weights and the shuffling.")]
 Out = Annotated[
     Path | None,
@@ -71,10 +75,10 @@ def train_command(
     master: MasterOption = None,
     wait: Wait = 300,
     timeout: Timeout = 60,
-    epochs: Epochs = 5,
-    batch_size: BatchSize = 50,
-    lr: LearningRate = 0.1,
-    samples: Samples = 10_000,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    samples: Samples = None,
     seed: Seed = 0,
     out: Out = None,
     fresh: Fresh = False,
@@ -88,6 +92,7 @@ def train_command(
 
     [dim]gradsync train[/]                          phase 1, on this machine
     [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank
+    [dim]gradsync train phase3[/]                   a transformer, and a sample of text
     [dim]gradsync train --nodes 2 --master n1[/]     run this on both nodes
     """
     course = find_course()
@@ -97,17 +102,22 @@ def train_command(
         phase,
         trainer,
         out or Path("runs", phase),
-        epochs,
-        batch_size,
-        lr,
-        samples,
-        seed,
-        timeout,
-        max_restarts,
-        test_links,
-        fresh,
+        seed=seed,
+        timeout=timeout,
+        max_restarts=max_restarts,
+        test_links=test_links,
+        fresh=fresh,
+        **_of_phase(course, phase, epochs=epochs, batch_size=batch_size, lr=lr, samples=samples),
     )
     _run(settings, nodes or placement.nodes_of_step(os.environ), nproc, master, wait)
+
+
+def _of_phase(course: Course, phase: str, **options: float | None) -> dict[str, Any]:
+    """Return these settings: of the command, or else the phase's own defaults, if it has some."""
+    defaults = course.training(phase)
+    given = {name: value for name, value in options.items() if value is not None}
+    named = {"saved": defaults.pop("checkpoint")} if "checkpoint" in defaults else {}
+    return {**defaults, **given, **named}
 
 
 def _run(

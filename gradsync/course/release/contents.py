@@ -61,7 +61,7 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
     folder = course.root / phase
     found = {
         f"{phase}/{name}": (folder / name).read_bytes()
-        for name in (EXERCISES_FILE, CODES_FILE, GUIDE)
+        for name in (EXERCISES_FILE, CODES_FILE, GUIDE, *course.given(phase))
         if (folder / name).is_file()
     }
     for file in course.files(phase):

@@ -60,12 +60,12 @@ class LearnerFiles:
         Raises:
             MissingFile: a file that the function needs is missing or refused.
         """
-        standins = self._standins()
+        others = (*self._standins(), *self._given())
         return {
             "modules": self._modules(probe),
             "roots": (self.submission,),
-            "path": (str(self._folder), *map(str, standins)),  # for imports in learners' files
-            "readable": standins,
+            "path": (str(self._folder), *map(str, others)),  # for imports in learners' files
+            "readable": others,
             "environ": {**rank_environ(bare=True), **GRADED},
         }
 
@@ -110,6 +110,10 @@ class LearnerFiles:
         folder = self.course.standins(self.phase)
         lacks = any(not (self._folder / path.name).is_file() for path in folder.glob("*.py"))
         return (folder,) if lacks else ()
+
+    def _given(self) -> tuple[Path, ...]:
+        """Return the course's folder of the phase, if learners' files may import a given file."""
+        return (self.course.root / self.phase,) if self.course.given(self.phase) else ()
 
 
 _LOADED: dict[tuple[Any, ...], Loaded] = {}  # the files of each folder are loaded once
