@@ -71,3 +71,16 @@ def test_each_production_version_learns_like_the_exercises(production, way):
     }
     if way != "zero":  # it uses Adam
         torch.testing.assert_close(weights, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_the_production_version_of_phase_3_learns_and_resumes(tmp_path):
+    script = find_course().root / "solutions" / "phase3" / "production.py"
+    sizes = ["--rows=64", "--batch-size=4", "--lr=0.01"]
+
+    first = output_of([*TORCHRUN, str(script), "--steps=6", *sizes], tmp_path)
+    second = output_of([*TORCHRUN, str(script), "--steps=9", "--resume", *sizes], tmp_path)
+
+    losses = re.findall(r"^step (\d+): loss (\S+),", first + second, re.MULTILINE)
+    assert [int(number) for number, _ in losses] == list(range(9))
+    assert float(losses[-1][1]) < float(losses[0][1]) - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gradsync.course.catalogue import find_course
+from gradsync.course.catalogue import find_course, read_toml
 from gradsync.course.known_submissions import reference, wrong_submissions
 from gradsync.course.release.contents import release_files
 from gradsync.course.release.update import update
@@ -25,12 +25,16 @@ SHORT = 20  # characters; shorter lines are `return False`, `except ValueError:`
 # Lines of solutions that any program with torch may have.
 ORDINARY = {
     "@torch.no_grad()",
+    "began = time.perf_counter()",
     "beside.unlink(missing_ok=True)",
     "dist.all_reduce(total)",
     "dist.init_process_group(",
+    "except Exception as error:",
+    "except FileNotFoundError:",
     "except RuntimeError:",
     "for batch in loader:",
     "for epoch in range(epochs):",
+    "from collections.abc import Callable, Iterator",
     "from contextlib import nullcontext",
     "for param in model.parameters():",
     "for param in params:",
@@ -38,6 +42,7 @@ ORDINARY = {
     "optimizer.zero_grad()",
     "outputs = model(inputs)",
     "return inputs.view_as(inputs)",
+    "scaler.scale(loss).backward()",
     "use_cuda = torch.cuda.is_available()",
     "while time.monotonic() < until:",
     "world_size=info.world_size,",
@@ -122,6 +127,19 @@ def test_each_solution_would_be_found(path):
     source = (COURSE.root / "solutions" / path).read_text()
 
     assert not marked_lines(source) or len(leaks({path: source})) > 10
+
+
+def test_the_wheel_carries_every_phase():
+    built = read_toml(COURSE.root / "pyproject.toml")["tool"]["hatch"]["build"]["targets"]["wheel"]
+
+    assert set(COURSE.phases) <= built["force-include"].keys()
+
+
+def test_it_has_the_given_files():
+    given = [f"{phase}/{name}" for phase in COURSE.phases for name in COURSE.given(phase)]
+
+    assert given
+    assert all(RELEASED[path] == (COURSE.root / path).read_text() for path in given)
 
 
 def test_no_hidden_test_is_named():

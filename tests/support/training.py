@@ -24,6 +24,7 @@ from gradsync.launch.settings import Settings
 from gradsync.model import SmallCNN
 from gradsync.records import Diagnosis
 from gradsync.text import counted, full_stop
+from support import sharded_training
 from support.probes.closing import BATCH_SIZE, EPOCHS, SHARE, observed, weights_of
 from support.probes.ready_made import ForbiddenShortcut
 from support.probes.returned import WrongReturn
@@ -48,14 +49,22 @@ def run(settings: Settings, trainer: ModuleType, progress: Progress) -> tuple[nn
     """Call the trainer's `train` on this rank, and check that the ranks trained like one process.
 
     Returns:
-        The trained model, and the test images (M, 1, 28, 28).
+        The trained model, and inputs for it, such as the test images (M, 1, 28, 28).
 
     Raises:
         CheckFailed: the ranks did not train like one process; raised on every rank.
     """
-    if settings.phase not in RECIPES:
-        raise LaunchedWrongly(f"`gradsync train` can't run the trainers of {settings.phase}.")
-    recipe = RECIPES[settings.phase]
+    if settings.phase in RECIPES:
+        return _run_digits(RECIPES[settings.phase], settings, trainer, progress)
+    if settings.phase == "phase3":
+        return sharded_training.run(settings, trainer, progress, *_start_phase2(settings, trainer))
+    raise LaunchedWrongly(f"`gradsync train` can't run the trainers of {settings.phase}.")
+
+
+def _run_digits(
+    recipe: Recipe, settings: Settings, trainer: ModuleType, progress: Progress
+) -> tuple[nn.Module, Tensor]:
+    """Train the small CNN on MNIST."""
     data = digits()
     known = data.train.first(settings.samples)
     info, device = recipe.start(settings, trainer)

@@ -274,3 +274,20 @@ def test_each_pair_of_ranks_is_a_link(start):
     assert run.status() == 0, run.text
     lines = [line.split() for line in run.text.splitlines()]
     assert [words[1] for words in lines if words[0] == "link"] == ["0-1", "0-2", "1-2"]
+
+
+def test_a_transformer_is_trained_and_resumed_on_another_number_of_ranks(start, tmp_path):
+    sizes = ["--samples", 96, "--batch-size", 4]
+    run = start("--epochs", 1, *sizes, phase="phase3")
+    assert run.status() == 0, run.text
+
+    again = start("--epochs", 2, "--nproc", 3, *sizes, phase="phase3")
+
+    assert again.status() == 0, again.text
+    for text in (run.text, again.text):
+        assert "tokens/s" in text
+        assert "Closing check: " in text
+        assert "Sample:\ndef " in text
+    assert (tmp_path / "run" / "checkpoint").is_dir()
+    assert [entry["step"] for entry in history(tmp_path)] == list(range(16))
+    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")

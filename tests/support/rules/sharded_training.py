@@ -1,0 +1,193 @@
+"""Mistakes in sharded training: its history, batches and losses, compared with one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from gradsync.records import Diagnosis
+from gradsync.text import listed, ranks_text
+from support.probes.language_models import KEYS, language_model
+
+GUIDE = "Training a transformer"
+Run = Mapping[str, Any]  # of a rank: what `run_training` returns
+Pairs = Sequence[Sequence[float]]  # loss and norm of each step
+
+
+def _mistake(code: str, text: str, ranks: Sequence[int] = ()) -> Diagnosis:
+    return Diagnosis(code, tuple(ranks), text, guide=GUIDE)
+
+
+def together(seen: Sequence[Run]) -> list[list[int]]:
+    """Return the sequences in each global batch."""
+    steps = zip(*(run["given"] for run in seen), strict=False)
+    return [sorted(number for own in step for number in own) for step in steps]
+
+
+def one_process(
+    seed: int,
+    sequences: Any,
+    batches: Sequence[Sequence[int]],
+    settings: Mapping[str, Any],
+    max_norm: float,
+    *,
+    zero: bool = True,
+    clip: bool = True,
+) -> list[list[float]]:
+    """Train on these global batches in one process; return the loss and the norm of each step."""
+    model = language_model(seed)
+    names = ("lr", "betas", "eps", "weight_decay")
+    optimizer = torch.optim.AdamW(model.parameters(), **{name: settings[name] for name in names})
+    rows = torch.as_tensor(sequences)
+    found = []
+    for batch in batches:
+        if zero:
+            optimizer.zero_grad()
+        tokens = rows[list(batch)]
+        loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = max_norm if clip else math.inf
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
+        optimizer.step()
+        found.append([loss.item(), norm])
+    return found
+
+
+def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | None:
+    """Judge the form of the histories, and whether all ranks agree and use AdamW.
+
+    Args:
+        seen: the runs of all ranks.
+        first: the number of steps before this call.
+        steps: the number of steps that this call must take.
+    """
+    for rank, run in enumerate(seen):
+        missing = {key for entry in run["history"] for key in KEYS if key not in entry}
+        if missing:
+            text = f"The entries of the history lack {listed(sorted(missing))}."
+            return _mistake("wrong-signature", text, [rank])
+        numbers = [round(entry["step"]) for entry in run["history"]]
+        start = numbers[0] if numbers else 0
+        if numbers != list(range(start, start + steps)) or start not in (first, first + 1):
+            text = (
+                f"Of {steps} steps after {first}, the history has the steps {numbers}. It must "
+                "have one entry for each step of this call, numbered on from the earlier ones."
+            )
+            return _mistake("wrong-length", text, [rank])
+        if not len(run["given"]) == len(run["optimizers"]) == steps:
+            text = (
+                f"In {steps} steps, the model computes {len(run['given'])} times in training "
+                f"mode, and the optimizer steps {len(run['optimizers'])} times."
+            )
+            return _mistake("wrong-length", text, [rank])
+        kinds = {one["class"] for one in run["optimizers"]}
+        if kinds != {"AdamW"}:
+            return _mistake("wrong-optimizer", f"train uses {listed(kinds)}. Use AdamW.", [rank])
+        if not all(entry["tokens_per_second"] > 0 for entry in run["history"]):
+            text = "tokens_per_second must be above 0: the tokens of all ranks, by the step's time."
+            return _mistake("wrong-signature", text, [rank])
+    return _local_losses(seen)
+
+
+def _local_losses(seen: Sequence[Run]) -> Diagnosis | None:
+    pairs = [_pairs(run) for run in seen]
+    differ = [rank for rank, own in enumerate(pairs) if not _near(own, pairs[0])]
+    if not differ:
+        return None
+    text = (
+        f"The losses or norms on {ranks_text(differ)} differ from those on rank 0. Return the mean "
+        "loss over the tokens of all ranks."
+    )
+    return _mistake("loss-is-local", text, differ)
+
+
+def _pairs(run: Run) -> list[list[float]]:
+    return [[entry["loss"], entry["grad_norm"]] for entry in run["history"]]
+
+
+def _near(found: Pairs, wanted: Pairs, tolerance: float = 1e-4) -> bool:
+    return len(found) == len(wanted) and all(
+        abs(a - b) <= tolerance * max(1, abs(b))
+        for one, other in zip(found, wanted, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def losses_mistake(
+    seen: Sequence[Run],
+    seed: int,
+    sequences: Any,
+    max_norm: float = 1.0,
+    earlier: Sequence[Sequence[int]] = (),
+) -> Diagnosis | None:
+    """Judge losses and norms by those of one process on the same global batches.
+
+    Args:
+        seen: the runs of all ranks.
+        seed: of rank 0's model.
+        sequences: the tokens.
+        max_norm: the limit of the norm.
+        earlier: the global batches of the run that was resumed.
+    """
+    batches = [*earlier, *together(seen)]
+    settings, skip = seen[0]["optimizers"][0], len(earlier)
+
+    def alone(**options: bool) -> list[list[float]]:
+        return one_process(seed, sequences, batches, settings, max_norm, **options)[skip:]
+
+    def losses(pairs: Pairs) -> list[list[float]]:
+        return [[pair[0]] for pair in pairs]
+
+    found, right = _pairs(seen[0]), alone()
+    begin = "The losses begin with {}, but those of one process with {}.".format(
+        *([round(pair[0], 4) for pair in pairs[:3]] for pairs in (found, right))
+    )
+    everyone = range(len(seen))
+    if _near(losses(found), losses(right)):
+        if _near(found, right, 1e-3):
+            return None
+        text = (
+            f"grad_norm begins with {[round(pair[1], 4) for pair in found[:3]]}, but should with "
+            f"{[round(pair[1], 4) for pair in right[:3]]}: the norm of all gradients before "
+            "clipping, without the scale of the loss."
+        )
+        return _mistake("norm-of-one-shard", text, everyone)
+    for options, code, text in (
+        ({"zero": False}, "gradients-not-zeroed", "Gradients of earlier steps are not cleared."),
+        ({"clip": False}, "not-clipped", "Gradients are not clipped to max_norm before the step."),
+    ):
+        if _near(losses(found), losses(alone(**options)), 1e-3):
+            return _mistake(code, f"{text} {begin}", everyone)
+    first = next(i for i, pair in enumerate(found) if not _near([pair[:1]], [right[i][:1]]))
+    code = "resume-lost" if skip and first == 0 else "differs-from-single-process"
+    return _mistake(code, f"{begin} They differ from step {first} on.", everyone)
+
+
+def batches_mistake(
+    batches: Sequence[Sequence[int]], count: int, world_size: int, batch_size: int
+) -> Diagnosis | None:
+    """Judge whether each epoch of `count` sequences uses none twice, and has its own order."""
+    size = world_size * batch_size
+    steps = count // size
+    for start in range(0, len(batches), steps):
+        used = [number for batch in batches[start : start + steps] for number in batch]
+        if -1 in used or any(len(batch) != size for batch in batches):
+            text = (
+                "The model is given something else than the inputs of the sequences, row[:-1], in "
+                f"batches of {batch_size} on each rank."
+            )
+            return _mistake("tokens-misplaced", text)
+        if len(set(used)) < len(used):
+            text = (
+                f"Epoch {start // steps} uses a sequence twice. Each rank must get its own batches "
+                "of the epoch, from the TokenLoader."
+            )
+            return _mistake("samples-repeated", text, range(world_size))
+    if len(batches) >= 2 * steps and batches[:steps] == batches[steps : 2 * steps]:
+        text = "Epoch 1 has the order of epoch 0. Set the epoch before each pass."
+        return _mistake("epoch-not-set", text, range(world_size))
+    return None

@@ -1,0 +1,256 @@
+"""Visible tests of the sharded module and clipping: two ranks, a matrix of 2 x 3, a norm of 3."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
+from gradsync.text import ranks_text
+from support.probes.bucket_marks import mark
+from support.probes.sharded import Chain, Layer, Memory, full_state, seeded, wrapped
+from support.rules.buckets import between
+from support.rules.clipping import GUIDE as NORM
+from support.rules.sharded_modules import (
+    GUIDE,
+    gradient_mistakes,
+    held_too_long,
+    reduced_whole,
+    wrong_dtypes,
+)
+
+
+class Small(nn.Module):
+    """A matrix of 2 x 3, which begins as 1, and a shift of 2 numbers, which begins as 0."""
+
+    def __init__(self, start=1.0):
+        super().__init__()
+        self.layer = nn.Linear(3, 2, bias=False)
+        self.shift = nn.Parameter(torch.zeros(2))
+        nn.init.constant_(self.layer.weight, start)
+
+    def forward(self, x):
+        return self.layer(x) + self.shift
+
+
+@exercise("phase3/FullyShardedModule", points=1)
+def test_two_ranks_keep_three_of_six_elements(ranks):
+    """2 x 3 numbers on 2 ranks: each keeps 3 of them and the 2 small ones, in memory of its own."""
+
+    def probe(rank, trainer):
+        model = wrapped(trainer, Small(1.0 + rank))
+        kept = [p.untyped_storage().nbytes() // p.itemsize for p in model.parameters()]
+        return [sorted(kept), full_state(model)["layer.weight"].tolist()]
+
+    seen = ranks(probe, 2)
+
+    check(
+        [value[0] for value in seen] == [[2, 3], [2, 3]],
+        "parameters-not-sharded",
+        f"The memory of parameters() has {[value[0] for value in seen]} elements by rank, but "
+        "should have [2, 3]: the small parameter, and half of the matrix.",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+    check(
+        all(value[1] == [[1.0] * 3] * 2 for value in seen),
+        "models-differ",
+        "Rank 0 begins with 1 and rank 1 with 2 in the matrix. full_state_dict must have 1 "
+        f"everywhere, rank 0's values, but has {[value[1] for value in seen]} by rank.",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+
+
+def probe_step(rank, trainer):
+    """Take a step of size 1 with a loss whose gradient is 2 * (rank + 1) everywhere."""
+    model = wrapped(trainer, Small())
+    before = full_state(model)
+    x = torch.full((1, 3), 2.0 * (rank + 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model(x).sum().backward()
+    model.finish()
+    grads = [p.grad is not None and p.grad.shape == p.shape for p in model.parameters()]
+    optimizer.step()
+    after = full_state(model)
+    return {"gradients": {n: before[n] - after[n] for n in before}, "all": all(grads)}
+
+
+@exercise("phase3/FullyShardedModule", points=1)
+def test_gradients_are_the_mean_over_two_ranks(ranks):
+    """Gradients of 2 on rank 0 and 4 on rank 1 in the matrix become 3; the shift's are 1."""
+    seen = ranks(probe_step, 2)
+
+    local = [{"layer.weight": torch.full((2, 3), 2.0 * n), "shift": torch.ones(2)} for n in (1, 2)]
+    mean = {"layer.weight": torch.full((2, 3), 3.0), "shift": torch.ones(2)}
+    assert_on_every_rank(
+        each(seen, lambda value: value["gradients"]), mean, mistakes=gradient_mistakes(local)
+    )
+    check(
+        all(value["all"] for value in seen),
+        "wrong-signature",
+        "After finish(), each of parameters() must have a gradient of its own shape.",
+        guide=GUIDE,
+    )
+
+
+@exercise("phase3/FullyShardedModule", points=1)
+def test_a_matrix_is_whole_only_while_it_computes(ranks):
+    """Two layers: in the first one's forward and backward the second is not whole; then none is."""
+
+    def probe(trainer):
+        moments, memory = [], Memory()
+        module = seeded(partial(Chain, [5, 6, 7]), 1, torch.float32)  # the same on both ranks
+        whole = {n: p.detach() for n, p in module.named_parameters() if p.dim() > 1}
+
+        def look(what, layer=""):
+            moments.append([what, layer, memory.held(whole, layer)])
+
+        with memory:
+            make = partial(Chain, [5, 6, 7], look)
+            model = wrapped(trainer, seeded(make, 1, torch.float32))
+            look("after wrapping")
+            output = model(torch.ones(2, 5))
+            look("between forward and backward")
+            output.sum().backward()
+            look("after backward")
+            model.finish()
+        return moments
+
+    seen = ranks(probe, 2)
+
+    for rank, moments in enumerate(seen):
+        raise_mistake(held_too_long([tuple(moment) for moment in moments], rank))
+
+
+@exercise("phase3/FullyShardedModule", points=1)
+def test_bfloat16_goes_out_and_float32_comes_back(ranks):
+    """With compute_dtype, parts travel as bfloat16, gradients as float32, by reduce-scatter."""
+
+    def probe(trainer):
+        group = dist.new_group()
+        module = nn.Sequential(Layer(8, 6), nn.LayerNorm(6), Layer(6, 10))
+        model = wrapped(trainer, module, compute_dtype=torch.bfloat16)
+        mark(group, 1)
+        model(torch.ones(2, 8)).float().sum().backward()
+        model.finish()
+        mark(group, 2)
+        return [str(p.grad.dtype) for p in model.parameters()]
+
+    seen = ranks(probe, 2)
+
+    for rank in range(2):
+        calls = between(seen, rank, (1, 2))
+        raise_mistake(wrong_dtypes(calls, rank, "bfloat16", "float32"))
+        raise_mistake(reduced_whole(calls, 24))
+    check(
+        all(set(value) == {"torch.float32"} for value in seen),
+        "wrong-dtype-sent",
+        f"The gradients have the dtypes {sorted(set(seen[0]))}. Parameters and gradients stay in "
+        "float32.",
+        guide="Half precision",
+    )
+
+
+@exercise("phase3/FullyShardedModule", points=1)
+def test_tied_frozen_and_unused_parameters(ranks):
+    """A matrix used twice gets both gradients; frozen ones none; the step leaves unused ones."""
+
+    def probe(trainer):
+        module = nn.Module()
+        module.first, module.second = Layer(2, 2), Layer(2, 2)
+        module.second.weight = module.first.weight
+        module.frozen, module.unused = Layer(2, 2), Layer(2, 2)
+        for name, value in (("first", 1.0), ("frozen", 1.0), ("unused", 5.0)):
+            nn.init.constant_(getattr(module, name).weight, value)
+        module.frozen.requires_grad_(False)
+        module.forward = lambda x: module.second(module.frozen(module.first(x)))
+        model = wrapped(trainer, module)
+        with torch.no_grad():
+            first = model(torch.ones(1, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        both = model(torch.ones(1, 2)) + model(torch.ones(1, 2))  # two forwards, one backward
+        both.sum().backward()
+        model.finish()
+        optimizer.step()
+        state = full_state(model)
+        return [first.tolist(), [state[f"{name}.weight"][0, 0].item() for name in
+                                 ("first", "second", "frozen", "unused")]]  # fmt: skip
+
+    seen = ranks(probe, 2)
+
+    for outputs, values in seen:
+        check(
+            outputs == [[8.0, 8.0]],
+            "differs-from-single-process",
+            f"Under no_grad(), three matrices of ones give {outputs} for two ones; it must be 8.",
+            guide=GUIDE,
+        )
+        check(
+            values[2:] == [1.0, 5.0],
+            "frozen-touched",
+            f"A step changes the frozen matrix of 1 to {values[2]} or the unused one of 5 to "
+            f"{values[3]}.",
+            guide=GUIDE,
+        )
+        # Each use adds 2 * 4 in each of the two forwards: 1 - 2 * (4 + 4 ...).
+        check(
+            values[0] == values[1] == -15.0,
+            "tied-parameters-wrong",
+            f"A step of size 1 changes the tied matrix from 1 to {values[:2]}. Two forwards with "
+            "two uses, each with the gradient 4, make it -15.",
+            guide=GUIDE,
+        )
+
+
+@exercise("phase3/clip_grad_norm_", points=1)
+def test_a_norm_over_two_ranks(ranks):
+    """Six elements of 2 and two of 1 in the gradients: the norm is the root of 26."""
+
+    def probe(trainer):
+        model = wrapped(trainer, Small())
+        found = []
+        for value, limit in ((1.0, 100.0), (1.0, 1.0), (float("inf"), 1.0)):
+            for p in model.parameters():
+                p.grad = torch.full_like(p, 1.0 if p.numel() == 2 else 2.0) * value
+            norm = trainer.clip_grad_norm_(model, limit)
+            grads = {p.numel(): p.grad.view(-1)[0].item() for p in model.parameters()}
+            found.append([norm, grads[2], grads[3]])
+        return found
+
+    seen = ranks(probe, 2)
+
+    root = 26**0.5
+    norms = [value[0][0] for value in seen]
+    wrong = [rank for rank, norm in enumerate(norms) if abs(norm - root) > 1e-4]
+    code = "counted-twice" if all(abs(norm - 28**0.5) < 1e-4 for norm in norms) else ""
+    check(
+        not wrong,
+        code or "norm-of-one-shard",
+        f"The norm is {norms} by rank, but should be {root:.4f} on both: the 6 elements of both "
+        "ranks, and the 2 replicated ones once.",
+        ranks=wrong,
+        guide=NORM,
+    )
+    for number, scale in ((0, 1.0), (1, 1 / root)):
+        wrong = [
+            rank
+            for rank, value in enumerate(seen)
+            if max(abs(value[number][1] - scale), abs(value[number][2] - 2 * scale)) > 1e-5
+        ]
+        check(
+            not wrong,
+            "not-clipped" if number else "clipped-too-much",
+            f"With max_norm={1 if number else 100}, gradients of 1 and 2 must become {scale:.4f} "
+            f"and {2 * scale:.4f}, but are {seen[0][number][1:]} on {ranks_text(wrong)}.",
+            ranks=wrong,
+            guide=NORM,
+        )
+    check(
+        all(value[2] == [float("inf")] * 3 for value in seen),
+        "clipped-too-much",
+        f"With infinite gradients, the norm and the gradients become {seen[0][2]}. The norm is "
+        "infinite, and the gradients must stay as they are.",
+        guide=NORM,
+    )

@@ -1,0 +1,263 @@
+"""Visible tests of checkpoints and training: two ranks, a small model, few steps."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from gradsync.testing import EXACT, check, exercise
+from gradsync.testing.values import close
+from support.probes import raised
+from support.probes.files import files_with_code
+from support.probes.language_models import LENGTH, VOCABULARY, run_training
+from support.probes.sharded import full_state
+from support.probes.sharded_files import batch_of, content_of, made, outcome, restore, step
+
+GUIDE, TRAINING = "Checkpoints in shards", "Training a transformer"
+
+
+def probe_saved(rank, world_size, trainer):
+    """Save after a step; return the state, the files, and the state after a further step."""
+    model, optimizer = made(trainer, 1)
+    step(model, optimizer, *batch_of(rank, world_size, 1))
+    trainer.save_sharded("kept", model, optimizer, 7)
+    saved, content = full_state(model), content_of(Path("kept"))
+    step(model, optimizer, *batch_of(rank, world_size, 2))
+    return {"saved": saved, "content": content, "after": full_state(model)}
+
+
+def probe_loaded(rank, world_size, trainer, content):
+    if rank == 0:
+        restore(Path("kept"), content)
+    dist.barrier()
+    model, optimizer = made(trainer, 2)
+    number = trainer.load_sharded("kept", model, optimizer)
+    loaded = full_state(model)
+    step(model, optimizer, *batch_of(rank, world_size, 2))
+    return {"number": number, "loaded": loaded, "after": full_state(model)}
+
+
+@exercise("phase3/save_sharded", points=1)
+def test_both_ranks_write_and_then_return(ranks):
+    """Step 7 is saved by two ranks: both see the same files, and load what was saved."""
+    saved = ranks(probe_saved, 2)
+    check(
+        saved[0]["content"] and saved[0]["content"] == saved[1]["content"],
+        "others-do-not-wait",
+        "When save_sharded returns, the two ranks see different files, or none. It must return "
+        "when the checkpoint is complete.",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+    check_loaded(ranks(probe_loaded, 2, content=saved[0]["content"]), saved, "state-lost")
+
+
+@exercise("phase3/save_sharded", points=1)
+def test_a_save_that_fails_leaves_the_previous_one(ranks):
+    """The second save can't write the state of the optimizer: step 1 can still be loaded."""
+
+    def probe(trainer):
+        model, optimizer = made(trainer, 1)
+        trainer.save_sharded("kept", model, optimizer, 1)
+        saved = full_state(model)
+        model, optimizer = made(trainer, 2)
+        plain, torch.save = torch.save, _interrupted
+        failed = raised(lambda: trainer.save_sharded("kept", model, optimizer, 2))
+        torch.save = plain
+        model, optimizer = made(trainer, 3)
+        found = outcome(lambda: trainer.load_sharded("kept", model, optimizer), model)
+        return [failed is not None, found, saved]
+
+    seen = ranks(probe, 2)
+
+    for rank, (failed, found, saved) in enumerate(seen):
+        check(
+            not failed or ("state" in found and close(found["state"], saved, EXACT)),
+            "not-atomic",
+            "torch.save fails in the middle of the second save. Now the first checkpoint can't be "
+            f"loaded: {found.get('text') or 'its values differ'}.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
+
+
+def _interrupted(_state, file, *_args, **_options):
+    """Write half a file and fail, as on a full disk."""
+    if hasattr(file, "write"):
+        file.write(b"half")
+    else:
+        Path(file).write_bytes(b"half")
+    raise OSError("No space left on device")
+
+
+def check_loaded(seen, saved, code):
+    for rank, value in enumerate(seen):
+        check(
+            value["number"] == 7,
+            "state-lost",
+            f"Step 7 was saved, but load_sharded returns {value['number']!r}.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
+        for key, tolerance, what in (
+            ("saved", EXACT, "load_sharded, the parameters and buffers"),
+            ("after", 512, "a further step, the parameters"),
+        ):
+            own = value["loaded" if key == "saved" else "after"]
+            check(
+                close(own, saved[0][key], tolerance),
+                code,
+                f"Saved on 2 ranks, loaded on {len(seen)}: after {what} differ from those without "
+                "the interruption.",
+                ranks=[rank],
+                guide=GUIDE,
+            )
+
+
+@exercise("phase3/load_sharded", points=1)
+def test_three_ranks_load_what_two_saved(ranks):
+    """Saved on 2 ranks, loaded on 3: the same parameters, and the same next step."""
+    saved = ranks(probe_saved, 2)
+
+    seen = ranks(probe_loaded, 3, content=saved[0]["content"])
+
+    check_loaded(seen, saved, "checkpoint-not-resharded")
+
+
+@exercise("phase3/load_sharded", points=1)
+def test_what_is_no_checkpoint_is_refused(ranks):
+    """Without a file, with half of one or with code in it, both ranks raise, and name it."""
+
+    def probe(rank, trainer, content, damage):
+        model, optimizer = made(trainer, 2)
+        found = []
+        for number, (name, data) in enumerate(damage):
+            folder = Path(f"kept{number}")
+            if rank == 0:
+                restore(folder, {**content, name: data} if data else {})
+            dist.barrier()
+            found.append(outcome(lambda f=folder: trainer.load_sharded(f, model, optimizer), model))
+        return [found, Path("ran").exists()]
+
+    saved = ranks(probe_saved, 2)
+    content = saved[0]["content"]
+    name = max(content, key=lambda name: len(content[name]))
+    bomb = files_with_code({"model": {}})[0]
+    damage = [("", b""), (name, content[name][: len(content[name]) // 2]), (name, bomb)]
+
+    seen = ranks(probe, 2, content=content, damage=damage)
+
+    for rank, (found, ran) in enumerate(seen):
+        for one, what in zip(found, ("no file", f"half of {name}", "code"), strict=True):
+            check(
+                not ran and "error" in one and (what == "code" or one["kind"]),
+                "unsafe-load" if ran else "incomplete-accepted",
+                f"With {what} in the folder, load_sharded "
+                + ("runs it." if ran else f"raises {one.get('error') or 'nothing'}. It must raise ")
+                + ("" if ran else "a ValueError or a FileNotFoundError, on every rank."),
+                ranks=[rank],
+                guide=GUIDE,
+            )
+        check(
+            Path(name).name in found[1]["text"],
+            "incomplete-accepted",
+            f"Half of {name} is missing, but the message does not name it: {found[1]['text']}.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
+
+
+def sequences():
+    """Return 10 sequences of 5 tokens, each with other inputs."""
+    rows = np.random.default_rng(0).integers(0, VOCABULARY, (10, LENGTH + 1))
+    rows[:, 0] = range(10)
+    return rows
+
+
+def probe_train(rank, world_size, trainer, rows, runs):
+    return [run_training(trainer, rank, world_size, 1, rows, **options) for options in runs]
+
+
+@exercise("phase3/train", points=1)
+def test_two_ranks_train_like_one(ranks):
+    """4 steps of 2 x 2 sequences on two ranks have the losses of one rank with batches of 4."""
+    options = {"steps": 4, "lr": 0.05}
+
+    two = ranks(probe_train, 2, rows=sequences(), runs=[{**options, "batch_size": 2}])
+    one = ranks(probe_train, 1, rows=sequences(), runs=[{**options, "batch_size": 4}])
+
+    losses = [[entry["loss"] for entry in value[0]["history"]] for value in (*two, *one)]
+    check(
+        all(len(own) == 4 for own in losses),
+        "wrong-length",
+        f"After 4 steps, the histories have {[len(own) for own in losses]} entries.",
+        guide=TRAINING,
+    )
+    check(
+        np.allclose(losses[0], losses[1], atol=1e-5),
+        "loss-is-local",
+        f"The losses are {np.round(losses[0], 4).tolist()} on rank 0, but "
+        f"{np.round(losses[1], 4).tolist()} on rank 1. Return the mean over all ranks' tokens.",
+        ranks=range(2),
+        guide=TRAINING,
+    )
+    check(
+        np.allclose(losses[0], losses[2], atol=1e-4),
+        "differs-from-single-process",
+        f"The losses are {np.round(losses[0], 4).tolist()} on two ranks, but "
+        f"{np.round(losses[2], 4).tolist()} on one rank with the same global batches.",
+        ranks=range(2),
+        guide=TRAINING,
+    )
+    printed = [bool(value[0]["printed"]) for value in two]
+    check(
+        printed == [True, False],
+        "every-rank-prints" if printed[1] else "wrong-output",
+        f"Ranks 0 and 1 print: {printed}. Rank 0 alone prints.",
+        guide=TRAINING,
+    )
+
+
+@exercise("phase3/train", points=1)
+def test_training_resumes(ranks):
+    """With a folder, 2 steps and then 4 steps: the second call takes the steps 2 and 3."""
+    options = {"lr": 0.05, "batch_size": 1, "resume_from": "run"}
+    runs = [{**options, "steps": 2}, {**options, "steps": 4}]
+    runs.append({"lr": 0.05, "batch_size": 1, "steps": 4})
+
+    seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
+
+    first, second, whole = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
+    check(
+        len(first) == 2 and len(second) == 2 and np.allclose(first + second, whole, atol=1e-4),
+        "resume-lost",
+        f"The losses of 2 steps, and of the resumed call, are {np.round(first, 4).tolist()} and "
+        f"{np.round(second, 4).tolist()}, but {np.round(whole, 4).tolist()} without interruption.",
+        ranks=range(2),
+        guide=TRAINING,
+    )
+
+
+@exercise("phase3/train", points=1)
+def test_clipping_and_low_precision_are_used(ranks):
+    """A small max_norm and compute_dtype=bfloat16 both change the losses, a little."""
+    options = {"lr": 0.05, "batch_size": 2, "steps": 4}
+    runs = [options, {**options, "compute": "bfloat16"}, {**options, "max_norm": 1e-9}]
+
+    seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
+
+    plain, low, clipped = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
+    check(
+        low != plain and np.allclose(low, plain, atol=0.2),
+        "wrong-dtype-sent",
+        f"The losses are {np.round(low, 4).tolist()} in bfloat16 and "
+        f"{np.round(plain, 4).tolist()} in float32: they must be near, but not equal.",
+        guide=TRAINING,
+    )
+    check(
+        not np.allclose(clipped[1:], plain[1:], atol=1e-3),
+        "not-clipped",
+        "With max_norm=1e-9, the losses are those of steps without clipping.",
+        guide=TRAINING,
+    )
