@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
 
-from torch import Tensor
+import torch
 from torch.utils.data import Sampler
 
 
@@ -91,7 +91,9 @@ def shard_without_padding(num_samples: int, num_replicas: int, rank: int) -> ran
     raise NotImplementedError("phase2/shard_without_padding")
 
 
-def split_microbatches(batch: Sequence[Tensor], num_microbatches: int) -> list[tuple[Tensor, ...]]:
+def split_microbatches(
+    batch: Sequence[torch.Tensor], num_microbatches: int
+) -> list[tuple[torch.Tensor, ...]]:
     """Split each tensor of a batch along dim 0 into parts, in order.
 
     The parts are views, not copies. Their sizes differ by at most one, the larger ones first.
