@@ -18,6 +18,7 @@ FROM_CHECKOUT = '"..[notebooks]"'  # how a notebook of the course installs grads
 FROM_RELEASE = "--requirement requirements.txt"
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
 _CHECKED = re.compile(r"""\bcheck\(\s*["']([\w/]+)["']""")
+_REFERRED = re.compile(r"\]\(\.\./(\w+)/GUIDELINES\.md")
 _HIDDEN = re.compile(
     r"^[ \t]*### BEGIN HIDDEN TESTS\n.*?^[ \t]*### END HIDDEN TESTS[ \t]*\n?",
     re.MULTILINE | re.DOTALL,
@@ -27,7 +28,8 @@ _HIDDEN = re.compile(
 def notebooks(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
     """Return the notebooks and the modules that they import, by path.
 
-    A notebook that checks an exercise of another phase is left out.
+    A notebook that checks an exercise of another phase, or that checks none and refers to the guide
+    of another phase, is left out.
 
     Raises:
         CourseError: a notebook can't be read.
@@ -36,8 +38,8 @@ def notebooks(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
     modules: set[str] = set()
     for path in sorted((course.root / FOLDER).glob("*.ipynb")):
         notebook = _read(path)
-        code = "\n".join(_sources(notebook))
-        if _checked_phases(course, code) <= set(phases):
+        code = "\n".join(_sources(notebook, "code"))
+        if _phases(course, notebook) <= set(phases):
             _install_from_release(notebook)
             found[f"{FOLDER}/{path.name}"] = _written(notebook)
             modules |= set(_IMPORT.findall(code))
@@ -66,12 +68,15 @@ def _source(cell: Any) -> str:
     return "".join(cell["source"])
 
 
-def _sources(notebook: Any) -> Iterator[str]:
-    yield from (_source(cell) for cell in notebook["cells"] if cell["cell_type"] == "code")
+def _sources(notebook: Any, kind: str) -> Iterator[str]:
+    yield from (_source(cell) for cell in notebook["cells"] if cell["cell_type"] == kind)
 
 
-def _checked_phases(course: Course, code: str) -> set[str]:
-    return {course.find(name).phase for name in _CHECKED.findall(code)}
+def _phases(course: Course, notebook: Any) -> set[str]:
+    """Return the phases of the exercises that a notebook checks, or of its references."""
+    checked = _CHECKED.findall("\n".join(_sources(notebook, "code")))
+    referred = _REFERRED.findall("\n".join(_sources(notebook, "markdown")))
+    return {course.find(name).phase for name in checked} or set(referred)
 
 
 def _install_from_release(notebook: Any) -> None:

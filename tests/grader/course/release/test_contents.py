@@ -133,6 +133,16 @@ def test_a_link_to_a_phase_that_is_not_released_is_plain_text(files):
     assert notebook_text == "[Doubling](../phase1/GUIDELINES.md) halves"
 
 
+@pytest.mark.parametrize(("phase", "released"), [("phase1", True), ("phase2", False)])
+def test_a_notebook_without_exercises_belongs_to_the_guide_that_it_refers_to(
+    course, phase, released
+):
+    text = f"[Costs](../{phase}/GUIDELINES.md#costs)"
+    (course.root / "notebooks/03_costs.ipynb").write_text(notebook(("markdown", text, {})))
+
+    assert ("notebooks/03_costs.ipynb" in release_files(course, ["phase1"])) is released
+
+
 def test_the_readme_names_the_course_its_files_and_its_programs(files):
     readme = files["README.md"].decode()
 
