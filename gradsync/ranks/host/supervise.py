@@ -397,8 +397,7 @@ def _first_failure(
     if conflicts and not culprits:
         return explanations.mismatch(conflicts[0])
     if not culprits and (abandoned := detector.abandoned(errors)):
-        graph = explanations.wait_graph(detector, len(states))
-        return replace(explanations.deadlock(detector, abandoned), graph=graph)
+        return explanations.deadlock(detector, abandoned)
     return exceptions.first_of(culprits or errors)
 
 
