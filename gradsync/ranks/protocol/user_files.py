@@ -21,8 +21,8 @@ WATCH = {
 _FOLDERS = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 _FOLDERS.add(str(PACKAGE))
 LIBRARIES = tuple(folder + os.sep for folder in sorted(_FOLDERS))
-# Code of Python, numpy, torch.compile or `python -c`; inductor names its files by a hash.
-GENERATED = re.compile(r"<(frozen|string>|__array|eval_with_key)|.*[/\\]c[a-z2-7]{51}\.py$")
+# Code of Python, numpy or torch.compile; inductor names its files by a hash.
+GENERATED = re.compile(r"<(frozen|__array|eval_with_key)|.*[/\\]c[a-z2-7]{51}\.py$")
 PACKAGES = ("site-packages", "dist-packages")  # of any environment
 
 

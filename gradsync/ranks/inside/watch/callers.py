@@ -29,6 +29,7 @@ Named = list[tuple[str, "ReferenceType[torch.Tensor]"]]
 NAMES: WeakKeyDictionary[nn.Module, tuple[Named, set[str]]] = WeakKeyDictionary()
 # Files between the caller and the collective.
 CALLED = (f"{PACKAGE / 'ranks'}{os.sep}", f"{Path(dist.__file__).parent}{os.sep}")
+WORKER = str(Path(__file__).parents[1] / "worker.py")  # calls the user's function
 WATCHING = str(Path(__file__).parent)
 FUNCTIONAL = str(Path(dist.__file__).with_name("_functional_collectives.py"))
 DECORATORS = ("wrapper", "inner_func", "decorate_context")  # functions around those of torch
@@ -119,7 +120,7 @@ def _names(frames: Sequence[FrameType]) -> tuple[str, ...]:
 
 def _stack() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
+    while frame is not None and frame.f_code.co_filename != WORKER:
         yield frame
         frame = frame.f_back
 

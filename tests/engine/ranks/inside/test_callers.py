@@ -149,3 +149,9 @@ def test_ranks_with_different_callers_of_a_line_are_listed_separately():
 
     assert "Rank 0 is waiting in it, at a.py:1 (train -> evaluate)." in text
     assert "Rank 1 is waiting in it, at a.py:1 (main -> evaluate)." in text
+
+
+def test_the_command_that_starts_the_ranks_is_no_line_of_the_users():
+    (call,) = run_ranks(dist.barrier, 2).collectives(0)
+
+    assert (call.where, call.callers) == (None, ())
