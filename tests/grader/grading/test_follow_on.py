@@ -140,6 +140,7 @@ def test_the_setting_and_the_solutions_are_part_of_what_a_grade_is_made_of(cours
     assert digest("graded") == plain
 
 
+@pytest.mark.slow
 def test_without_solutions_or_with_a_file_that_cannot_be_imported_nothing_changes(course, tmp_path):
     [report] = grade(course, tmp_path, "graded", WRONG_ROOT)
     submission = read_submission(tmp_path / "class/s0", course)
