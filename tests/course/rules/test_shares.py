@@ -102,7 +102,7 @@ def test_shares_are_as_large_as_torchs(num_samples, world_size):
     ("shares", "num_samples", "code"),
     [
         ([[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]], 10, "unequal-shards"),
-        ([[0], [0], [], []], 1, "unequal-shards"),
+        ([[0], [0], [], []], 1, "padding-wrong"),
         ([[0, 1, 2]] * 4, 10, "same-shard-on-every-rank"),
         ([[0, 1], [2, 3], [4, 5], [6, 7]], 10, "samples-missing"),
         ([[], [], [], []], 10, "samples-missing"),
