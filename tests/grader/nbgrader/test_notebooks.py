@@ -70,14 +70,14 @@ def test_the_committed_notebooks_are_generated_from_the_current_solutions(points
     made = dict(assignments(COURSE, points))
     stale = [path for path, text in made.items() if (ROOT / path).read_text() != text]
 
-    assert len(made) == 2
+    assert len(made) == len(COURSE.phases)
     assert stale == [], "These notebooks are outdated. Run `make templates`."
 
 
 def test_the_points_of_a_phase_add_up_to_a_hundred(points):
     sums = [sum(points[e.id] for e in COURSE.exercises(phase)) for phase in COURSE.phases]
 
-    assert sums == [100, 100]
+    assert sums == [100] * len(COURSE.phases)
 
 
 @pytest.mark.parametrize("phase", COURSE.phases)
