@@ -8,6 +8,7 @@ from torch import nn
 from gradsync.testing import (
     assert_on_every_rank,
     assert_rank_by_rank,
+    case_by_case,
     check,
     each,
     exercise,
@@ -50,7 +51,12 @@ class Times(nn.Module):
         return outputs
 
 
-def probe_steps(rank, world_size, model_parallel, case):
+def probe_cases(rank, world_size, model_parallel, cases):
+    """Return the result of `take_steps` for each case."""
+    return [take_steps(rank, world_size, model_parallel, case) for case in cases]
+
+
+def take_steps(rank, world_size, model_parallel, case):
     """Take steps with a stage on each rank, which multiplies by a weight.
 
     `weights` are those of the stages, `sizes` the samples of the microbatches, `between` the shape
@@ -95,12 +101,21 @@ def read_stray_data(seen, _expected):
     return replace(seen.failure.diagnosis, explanation=text, guide=GUIDE)
 
 
-def run(ranks, weights=(2.0, 3.0), sizes=(2, 1), **options):
-    """Take steps; by default with the stages 2 and 3, and microbatches of two samples and one."""
-    case = {"weights": list(weights), "sizes": list(sizes), **options}
-    rules = [stages_summed, stepped_in_between, *([read_stray_data] if "stray" in options else [])]
-    seen = ranks(probe_steps, len(weights), case=case, mistakes=rules)
+def run_each(ranks, *cases, weights=(2.0, 3.0)):
+    """Take steps in each case, by default with the stages 2 and 3; return each observation.
+
+    By default, the microbatches have two samples and one.
+    """
+    given = [{"weights": list(weights), "sizes": [2, 1], **case} for case in cases]
+    stray = [read_stray_data] * any("stray" in case for case in cases)
+    rules = [stages_summed, stepped_in_between, *stray]
+    seen = ranks(probe_cases, len(weights), cases=given, mistakes=rules)
     raise_mistake(nobody_waited(seen, GUIDE))
+    return case_by_case(seen, len(cases))
+
+
+def run(ranks, *, weights=(2.0, 3.0), **case):
+    [seen] = run_each(ranks, case, weights=weights)
     return seen
 
 
@@ -126,16 +141,17 @@ def test_the_stages_have_the_whole_batchs_gradients(ranks):
     even = [("crossed", (10.0, 8.0)), ("summed", (36.0, 24.0)), last]
     uneven = [("equally", (15.0, 10.0)), ("summed", (30.0, 20.0)), last]
 
-    check_gradients(run(ranks, sizes=[1, 1, 1]), 12.0, 8.0, wrong=even)
-    check_gradients(run(ranks, sizes=[2, 1]), 12.0, 8.0, wrong=uneven)
+    seen = run_each(ranks, *({"sizes": sizes} for sizes in ([1, 1, 1], [2, 1], [3])))
+
+    for of_case, wrong in zip(seen, (even, uneven, ()), strict=True):
+        check_gradients(of_case, 12.0, 8.0, wrong=wrong)
 
 
 @exercise("phase2/pipeline_train_step", points=1)
-def test_any_number_of_ranks_and_microbatches(ranks):
-    """Stages of 2, 1 and 3 on three ranks; one stage of 6 on a single rank; one microbatch."""
+def test_any_number_of_ranks(ranks):
+    """Stages of 2, 1 and 3 on three ranks; one stage of 6 on a single rank."""
     check_gradients(run(ranks, weights=[2.0, 1.0, 3.0]), 12.0, 24.0, 8.0)
     check_gradients(run(ranks, weights=[6.0]), 4.0)
-    check_gradients(run(ranks, sizes=[3]), 12.0, 8.0)
 
 
 @exercise("phase2/pipeline_train_step", points=1)
@@ -225,16 +241,19 @@ def test_only_the_ends_read_their_data(ranks):
 @exercise("phase2/pipeline_train_step", points=1)
 def test_activations_of_any_shape_and_dtype(ranks):
     """A sample's activations have five dimensions, or are of float64 with integers as inputs."""
-    check_gradients(run(ranks, between=[1, 1, 1, 1, 1]), 12.0, 8.0)
-    seen = run(ranks, between=[1, 1], dtype="float64", inputs="int64")
-    check_gradients(seen, 12.0, 8.0)
+    doubles = {"between": [1, 1], "dtype": "float64", "inputs": "int64"}
+
+    for seen in run_each(ranks, {"between": [1, 1, 1, 1, 1]}, doubles):
+        check_gradients(seen, 12.0, 8.0)
 
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_a_stage_may_be_frozen(ranks):
     """The first or the second of three stages is frozen: the others' gradients are the same."""
-    check_gradients(run(ranks, weights=[2.0, 1.0, 3.0], frozen=[0]), None, 24.0, 8.0)
-    check_gradients(run(ranks, weights=[2.0, 1.0, 3.0], frozen=[1]), 12.0, None, 8.0)
+    first, second = run_each(ranks, {"frozen": [0]}, {"frozen": [1]}, weights=[2.0, 1.0, 3.0])
+
+    check_gradients(first, None, 24.0, 8.0)
+    check_gradients(second, 12.0, None, 8.0)
 
 
 @exercise("phase2/pipeline_train_step", points=1)
