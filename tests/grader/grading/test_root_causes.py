@@ -44,6 +44,12 @@ def test_two_roots_are_both_named():
     assert said["p/train"].startswith("average and broadcast are not right yet")
 
 
+def test_a_symptom_has_its_causes():
+    wrong = point_at_roots([verdict("average"), verdict("step")], NEEDS)
+
+    assert [one.causes for one in wrong] == [(), ("p/average",)]
+
+
 def test_messages_of_independent_mistakes_are_not_changed():
     assert set(messages(verdict("average"), verdict("broadcast")).values()) == {"it differs"}
 
