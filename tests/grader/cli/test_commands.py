@@ -184,7 +184,7 @@ def test_a_file_that_does_not_import_is_graded(tmp_path, source, status):
         (["grade", "nothing-there"], "nothing-there does not exist"),
         (["grade", "nothing-there.zip"], "nothing-there.zip does not exist"),
         (["grade", "README.md"], "README.md is not a folder, .zip or .tar.gz"),
-        (["grade", "solutions", "--phase", "3"], "Choose --phase 1 or 2."),
+        (["grade", "solutions", "--phase", "9"], "Choose --phase 1, 2 or 3."),
         (["grade", "solutions", "--out", "README.md"], "is a file"),
         (["grade"], "SUBMISSIONS"),
         (["hint", "averge_gradients"], "average_gradients"),
