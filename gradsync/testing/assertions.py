@@ -89,11 +89,18 @@ def check_no_deadlock(run: Callable[[], object]) -> None:
 
 
 def seen_of(run: Callable[[], Observation]) -> Observation:
-    """Return the observation of a run of ranks, even if the run fails."""
+    """Return the observation of a run of ranks, even if the run fails.
+
+    Raises:
+        RankFailure: an exercise is not written yet.
+    """
     try:
         return run()
-    except RankFailure as failure:
-        return failure.observation
+    except RankFailure as error:
+        failure = error.observation.failure
+        if failure is not None and failure.status == "unfinished":
+            raise
+        return error.observation
 
 
 def each(seen: Observation, pick: Callable[[Any], Any]) -> Observation:

@@ -20,8 +20,9 @@ TRAINER = "template_trainer.py"
 
 
 def trains_otherwise(right):
-    """Return whether an answer writes a file anew that `train` uses."""
-    return any(not path.endswith("template_model_parallel.py") for path in right.additions)
+    """Return whether an answer writes a file anew that a checked `train` uses."""
+    used = any(not path.endswith("template_model_parallel.py") for path in right.additions)
+    return used and right.phase in RECIPES
 
 
 def check(files, phase, folder, world_size):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import sys
@@ -106,11 +105,14 @@ def taken_among_gpus(trainer: ModuleType, *place: Any) -> dict[str, Any]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus, returned = Gpus(), None
     gpus.install()
-    with contextlib.suppress(Exception, SystemExit):
+    try:
         imported = imported_anew(trainer)
         device = imported.setup_distributed(imported.RankInfo(*place))
         known = isinstance(device, (str, torch.device)) and not gpus.tried
         returned = [str(device)] if known else None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, NotImplementedError) and "setup_distributed" in str(error):
+            raise  # the exercise is not written yet; torch raises this type for CUDA, too
     if os.environ.get("CUDA_VISIBLE_DEVICES") != visible:
         gpus.pinned, returned = (
             [],
