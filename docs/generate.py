@@ -16,6 +16,7 @@ import typer.cli
 import typer.main
 
 import gradsync
+import gradsync.cases
 import gradsync.notebook
 import gradsync.testing
 from gradsync.cli import every_command  # noqa: F401 - registers the commands
@@ -24,7 +25,7 @@ from gradsync.course.catalogue import Course
 from gradsync.course.codes import Meaning, meanings
 from gradsync.records import FIRST_PHASE
 
-PUBLIC = (gradsync, gradsync.testing, gradsync.notebook)
+PUBLIC = (gradsync, gradsync.testing, gradsync.cases, gradsync.notebook)
 MARKUP = re.compile(r"\[/?[a-z ]*\]")  # of rich: [dim]gradsync check[/]
 CODES = (
     "A report names a mistake by one of these codes; `gradsync explain CODE` shows the same text."

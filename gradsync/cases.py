@@ -27,7 +27,10 @@ class RanksMixin:
     MAIN_PROCESS_RANK = -1
     world_size: int = 4  # a subclass may define properties instead
     process_group: bool = False  # start the default group, as MultiProcContinuousTest does
-    timeout: float = 60.0  # seconds
+    timeout: float = 60.0  # seconds, of each test
+    random_seed: int = (
+        1234  # of every rank's random state: with torch's classes, too, they are equal
+    )
     rank: int = MAIN_PROCESS_RANK
     file_name = ""  # of a new file, while a test runs: init_method=f"file://{self.file_name}"
 
@@ -116,6 +119,7 @@ def run_test(rank: int, case: Callable[[str], Any], name: str, file_name: str) -
     test = case(name)
     vars(test).pop(name, None)  # the method that would start ranks
     test.rank, test.file_name = rank, file_name
+    torch.manual_seed(test.random_seed)
     getattr(test, name)()
 
 

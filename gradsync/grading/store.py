@@ -124,10 +124,9 @@ class GradeStore:
 
     def remove_leftovers(self) -> None:
         """Remove half-written files of a killed grader; no other one may be writing."""
-        for folder in (self.folder, *(path for path in self.folder.iterdir() if path.is_dir())):
-            for path in folder.glob(".*"):
-                if _HALF_WRITTEN.fullmatch(path.name):
-                    path.unlink()
+        for path in self.folder.rglob(".*"):
+            if _HALF_WRITTEN.fullmatch(path.name):
+                path.unlink()
 
     def records(self) -> Mapping[str, Record]:
         """Return the records by the name of their folder."""

@@ -47,13 +47,17 @@ MasterOption = Annotated[
 ]
 Wait = Annotated[float, typer.Option(min=1, help="Seconds to wait for the other nodes.")]
 Timeout = Annotated[int, typer.Option(min=1, help="Seconds that a rank waits for the others.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs. Default: 5.")]
-BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="The batch size of each rank. Default: 50.")
+Epochs = Annotated[
+    int | None, typer.Option(min=1, help="Number of epochs. Default: 5; in phase 3, 2.")
 ]
-LearningRate = Annotated[float | None, typer.Option(min=0, help="The learning rate. Default: 0.1.")]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="The batch size of each rank. Default: 50, 8.")
+]
+LearningRate = Annotated[
+    float | None, typer.Option(min=0, help="The learning rate. Default: 0.1, 0.002.")
+]
 Samples = Annotated[
-    int | None, typer.Option(min=1, help="Training samples to use. Default: 10,000.")
+    int | None, typer.Option(min=1, help="Training samples to use. Default: 10,000, 3,200.")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="The seed of the weights and the shuffling.")]
 Out = Annotated[
@@ -84,11 +88,11 @@ def train_command(
     fresh: Fresh = False,
     test_links: TestLinks = False,
 ) -> None:
-    """Train the small CNN on MNIST with your own `train`, under torchrun.
+    """Train the phase's model with your own `train`, under torchrun.
 
     At the end it checks that the ranks trained like one process, and
     names the mistake if not. Then it writes curves.png and the exported
-    model.pt2. In phase 2, the same command continues an interrupted run.
+    model.pt2. After phase 1, the same command continues an interrupted run.
 
     [dim]gradsync train[/]                          phase 1, on this machine
     [dim]gradsync train phase2 --max-restarts 3[/]   restarts after a failed rank

@@ -29,10 +29,7 @@ def start(
     course = find_course(PACKAGE, carried=True)  # of gradsync, not of the working folder
     published = publish(course, folder, None, archive=False, self_study=True)
     show_change(folder, published.change)
-    first = course.exercises(published.phases[0])[0]
     print(
-        f"{folder}: the course, {counted(published.count, 'file')}. Begin with\n\n"
-        f"  cd {folder}\n  gradsync check\n\n"
-        f"and read {first.phase}/GUIDELINES.md, “{first.guide}”. Then write {first.name} in "
-        f"{first.phase}/{first.file}."
+        f"{folder}: the course, {counted(published.count, 'file')}. Begin with the first lesson in "
+        f"{folder / 'notebooks'}, or with the first exercise:\n\n  cd {folder}\n  gradsync check"
     )

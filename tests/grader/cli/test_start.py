@@ -18,7 +18,7 @@ def test_the_copy_has_everything_and_the_next_step_is_named(tmp_path):
     for part in ("phase1/template_trainer.py", "solutions/phase1", "tests/hidden/phase1"):
         assert (tmp_path / "my-course" / part).exists()
     assert f"cd {tmp_path / 'my-course'}\n  gradsync check" in output
-    assert "Then write PaddedDistributedSampler in phase1/template_data_loader.py." in output
+    assert f"the first lesson in {tmp_path / 'my-course' / 'notebooks'}" in output
 
 
 def test_a_second_start_keeps_edits(tmp_path):
