@@ -20,7 +20,7 @@ KINDS = {
     stat.S_IFBLK: "is a device",
     stat.S_IFCHR: "is a device",
 }
-MOST_LISTED = 2000  # entries of a subfolder; of one that has more, the subfolders are skipped
+MOST_LISTED = 2000  # entries of a subfolder; of a larger one, which has data, only more .py files
 NO_LINK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -87,9 +87,12 @@ def file_entry(name: str, path: Path) -> Entry:
 
 
 def _entries(folder: int, prefix: str, depth: int) -> Iterator[Entry]:
-    inside = []
+    inside, count = [], 0
     with os.scandir(folder) as listed:
         for count, item in enumerate(listed, 1):
+            crowded = depth > 0 and count > MOST_LISTED
+            if crowded and not item.name.endswith(".py"):
+                continue
             name = prefix + item.name
             try:
                 found = item.stat(follow_symlinks=False)
@@ -100,9 +103,8 @@ def _entries(folder: int, prefix: str, depth: int) -> Iterator[Entry]:
             yield Entry(name, found.st_size, read, _flaw(found))
             if stat.S_ISDIR(found.st_mode) and is_entered(item.name):
                 inside.append(item.name)
-            if depth and count > MOST_LISTED:  # data, not a program
-                return
-    for name in inside if depth <= MAX_DEPTH else ():
+    entered = depth <= MAX_DEPTH and not (depth and count > MOST_LISTED)
+    for name in inside if entered else ():
         yield from _inside(name, folder, prefix, depth)
 
 

@@ -145,7 +145,7 @@ def test_the_table_of_all_is_sorted_by_buttons(opened):
     page = opened("class")
     header = page.locator("#all th", has_text="Score")
     button = header.get_by_role("button")
-    scores = "[...document.querySelectorAll('#all tbody tr')].map((row) => row.cells[3].innerText)"
+    scores = "[...document.querySelectorAll('#all tbody tr')].map((row) => row.cells[1].innerText)"
 
     button.focus()
     page.keyboard.press("Enter")

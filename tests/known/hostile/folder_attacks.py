@@ -132,9 +132,9 @@ def file_of_holes(folder):
     return eve
 
 
-@attack(note="it has more than 20,000 files")
+@attack(LOADER, TRAINER, note="missing: phase2")
 def folder_of_many_files(folder):
-    """More files than any real submission has."""
+    """More files than any real submission has, beside those that count."""
     eve = laid_out(folder)
     for number in range(20_001):
         (eve / "phase1" / str(number)).touch()
