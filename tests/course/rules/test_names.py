@@ -5,9 +5,10 @@ import torch
 
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 from support.probes.names import first_numbers, model_named, name_sets
-from support.rules.names import order_depends_on_names
+from support.rules.names import mixed_means, order_depends_on_names
 
-WANTED = [5.0, 6.0]
+OWN = [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]  # (rank, tensor), before they are averaged
+WANTED = [5.0, 6.0, 7.0]
 
 
 def seen(*values, dtype="float32", code=None):
@@ -18,18 +19,18 @@ def seen(*values, dtype="float32", code=None):
 
 
 def found(observation):
-    return order_depends_on_names(observation, WANTED, "averaged", "Gradients")
+    return order_depends_on_names(observation, WANTED, mixed_means(OWN), "averaged", "Gradients")
 
 
 def test_ranks_that_agree_on_the_order_are_right():
     assert found(seen(WANTED, WANTED)) is None
-    assert found(seen([5.000001, 6.0], WANTED)) is None  # divided before the sum
+    assert found(seen([5.000001, 6.0, 7.0], WANTED)) is None  # divided before the sum
 
 
 @pytest.mark.parametrize(
     "observation",
     [
-        seen([6.0, 5.0], WANTED),
+        seen([5.5, 6.5, 6.0], [6.0, 5.5, 6.5]),
         seen(code="deadlock-order-differs"),
         seen(code="rank-crashed"),  # gloo aborts a rank that receives a tensor of another size
     ],
@@ -38,8 +39,15 @@ def test_a_different_order_is_reported(observation):
     assert found(observation).code == "deadlock-order-differs"
 
 
+@pytest.mark.parametrize(
+    "numbers", [OWN, ([0.0, 6.0, 7.0], WANTED), ([10.0, 12.0, 14.0], [12.0, 10.0, 14.0])]
+)
+def test_numbers_that_no_order_leads_to_are_not_judged(numbers):
+    assert found(seen(*numbers)) is None
+
+
 def test_ranks_that_exchange_names_are_not_judged():
-    assert found(seen([6.0, 5.0], WANTED, dtype="uint8")) is None
+    assert found(seen([5.5, 6.5, 6.0], [6.0, 5.5, 6.5], dtype="uint8")) is None
 
 
 def test_another_failure_is_not_judged():

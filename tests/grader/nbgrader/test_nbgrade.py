@@ -36,7 +36,10 @@ def untouched(folder):
             pytest.param(*others, marks=pytest.mark.slow)
             for others in (
                 (["nothing-there", "phase1"], "nothing-there is not a folder"),
-                ([".", "phase7"], "no assignment 'phase7'; it has phase1, phase2, phase3. Run `nbgrader"),
+                (
+                    [".", "phase7"],
+                    "no assignment 'phase7'; it has phase1, phase2, phase3. Run `nbgrader",
+                ),
                 ([".", "phase1"], "has no submissions for phase1. Put them into"),
                 ([".", "phase1", "--jobs", "0"], "greater than or equal to 1"),
             )

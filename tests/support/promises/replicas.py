@@ -32,7 +32,7 @@ from support.rules.gradients import (
     not_synchronised,
     only_some_parameters,
 )
-from support.rules.names import order_depends_on_names
+from support.rules.names import mixed_means, order_depends_on_names
 from support.rules.waiting import nobody_waited, skipped_because_of_nan
 
 MODEL, GRADIENTS = "Model synchronisation", "Gradient aggregation"
@@ -70,7 +70,8 @@ def broadcast_in_one_order(ranks, world_size, seed):
 
     numbers = [float(first + k) for first in (0, 100) for k in range(PARTS)]
     again = seen_of(lambda: ranks(probe, world_size, names=name_sets(world_size, seed)))
-    raise_mistake(order_depends_on_names(again, numbers, "replaced", MODEL))
+    possible = [[numbers] * len(numbers)] * world_size  # any tensor of rank 0
+    raise_mistake(order_depends_on_names(again, numbers, possible, "replaced", MODEL))
 
 
 def same_objects_after_broadcast(ranks):
@@ -206,7 +207,9 @@ def averaged_in_one_order(ranks, world_size, seed):
 
     means = [world_size * k + 5.0 * (world_size - 1) for k in range(PARTS)]
     again = seen_of(lambda: ranks(probe, world_size, names=name_sets(world_size, seed)))
-    raise_mistake(order_depends_on_names(again, means, "averaged", GRADIENTS))
+    own = [[(1 + 2 * r) * k + 10.0 * r for k in range(PARTS)] for r in range(world_size)]
+    possible = mixed_means(own)
+    raise_mistake(order_depends_on_names(again, means, possible, "averaged", GRADIENTS))
 
 
 def own_dtype_kept(ranks, wide, narrow, single):

@@ -25,7 +25,7 @@ from support.probes.ready_made import DDP, without
 from support.probes.seeding import seed_weights
 from support.rules.gpus import batch_not_moved
 from support.rules.losses import loss_mistakes
-from support.rules.names import order_depends_on_names
+from support.rules.names import mixed_means, order_depends_on_names
 from support.rules.rounding import rounded_loss
 from support.rules.waiting import nobody_waited, skipped_because_of_nan
 from support.rules.wrong_results import differs_from_one_process, ends_with
@@ -143,7 +143,9 @@ def steps_in_one_order(ranks, world_size, seed):
     again = seen_of(lambda: ranks(probe, world_size, names=name_sets(world_size, seed)))
     # A part that starts at k has the mean gradient k plus the mean of 10 * rank.
     ended = [-5.0 * (world_size - 1)] * PARTS
-    raise_mistake(order_depends_on_names(again, ended, "averaged", GUIDE))
+    means = mixed_means([[k + 10.0 * rank for k in range(PARTS)] for rank in range(world_size)])
+    possible = [[[k - mean for mean in row[k]] for k in range(PARTS)] for row in means]
+    raise_mistake(order_depends_on_names(again, ended, possible, "averaged", GUIDE))
 
 
 def right_with_sums_alone(seen, _expected):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+
+import numpy as np
 
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.values import close
@@ -11,8 +14,37 @@ OBJECTS = "uint8"  # the dtype in which pickled objects are sent: they may conta
 FAILURES = ("deadlock-order-differs", "shape-mismatch", "deadlock-rank-missing", "rank-crashed")
 
 
+Numbers = Sequence[float]
+
+
+def mixed_means(own: Sequence[Numbers]) -> list[list[Numbers]]:
+    """Return the means that each rank can get for each tensor, if the orders of ranks differ.
+
+    Each is the mean of the rank's own tensor and of any tensor of each other rank.
+
+    Args:
+        own: a number for each tensor of each rank, before they are averaged.
+    """
+    return [
+        [
+            [
+                sum(chosen) / len(own)
+                for chosen in itertools.product(
+                    *[[one] if r == rank else own[r] for r in range(len(own))]
+                )
+            ]
+            for one in own[rank]
+        ]
+        for rank in range(len(own))
+    ]
+
+
 def order_depends_on_names(
-    seen: Observation, wanted: Sequence[float], doing: str, guide: str
+    seen: Observation,
+    wanted: Numbers,
+    possible: Sequence[Sequence[Numbers]],
+    doing: str,
+    guide: str,
 ) -> Diagnosis | None:
     """Recognise wrong results of ranks whose parameters have different names, in the same order.
 
@@ -21,6 +53,7 @@ def order_depends_on_names(
     Args:
         seen: the run, or its failure; each rank's value has a number for each tensor.
         wanted: these numbers, on every rank.
+        possible: for each tensor of each rank, the numbers that ranks in different orders can get.
         doing: what the function did to the tensors, such as "averaged".
         guide: the heading of GUIDELINES.md.
     """
@@ -35,6 +68,8 @@ def order_depends_on_names(
         return None
     elif all(close(numbers, seen[0]) for numbers in seen):
         return None  # a different mistake: different orders would lead to different values
+    elif not all(_are_possible(*pair) for pair in zip(seen, possible, strict=True)):
+        return None
     text = (
         "In this test, the parameters have different names on each rank, in the same order. Each "
         f"parameter was {doing} with a different parameter of the other ranks. The order of the "
@@ -43,3 +78,10 @@ def order_depends_on_names(
     )
     ranks = tuple(range(seen.world_size))
     return Diagnosis("deadlock-order-differs", ranks, text, where, guide)
+
+
+def _are_possible(numbers: Sequence[float | None], possible: Sequence[Numbers]) -> bool:
+    return len(numbers) == len(possible) and all(
+        number is not None and np.isclose(number, others).any()
+        for number, others in zip(numbers, possible, strict=True)
+    )
