@@ -101,10 +101,9 @@ def _check(
     done = passed = True  # done: all tests of the previous phase passed
     whole = "hidden" in audiences
     for phase, chosen in asked.items():
+        if not (done or chosen or is_begun(course, phase)):
+            continue  # tested only if the previous phase is done
         report = run_tests(course, phase, chosen, audiences, draw_seed() if seed is None else seed)
-        unfinished = all(verdict.status == "unfinished" for verdict in report.verdicts)
-        if not done and not chosen and unfinished:
-            continue  # a phase that is not begun is shown only if the previous one is done
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         passed = passed and done
         render = (
@@ -116,6 +115,16 @@ def _check(
         if chosen:
             _show_explain(course, report)
     return passed
+
+
+def is_begun(course: Course, phase: str) -> bool:
+    """Return whether a file of the phase is missing, or lacks the stub of an exercise."""
+    paths = [course.root / phase / file for file in course.files(phase)]
+    if not all(path.is_file() for path in paths):
+        return True
+    text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
+    stubs = (f'NotImplementedError("{exercise.id}")' for exercise in course.exercises(phase))
+    return not all(stub in text for stub in stubs)
 
 
 def _lessons(course: Course, phase: str) -> dict[str, str | None]:

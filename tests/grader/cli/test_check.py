@@ -12,6 +12,9 @@ import time
 import pytest
 from small_course import PLAIN_SUITE, RIGHT, write_course
 
+from gradsync.cli.learn.checking import is_begun
+from gradsync.course.catalogue import Course
+
 TRAINER = "phase1/template_trainer.py"
 TIME_LIMIT = 60.0
 RIGHT_OF_NONE = f"{RIGHT.replace('return', 'return number and')}"  # it returns None for None
@@ -134,3 +137,21 @@ def test_an_unknown_name_gets_a_suggestion(copy, name, said):
 
     assert process.returncode == 2
     assert said in errors
+
+
+@pytest.mark.parametrize(
+    ("source", "begun"),
+    [
+        ('def double(number):\n    raise NotImplementedError("phase1/double")\n', False),
+        (RIGHT, True),
+        (None, True),  # reported as missing
+    ],
+    ids=["stub", "written", "no file"],
+)
+def test_a_phase_is_begun_once_a_stub_is_gone(copy, source, begun):
+    if source is None:
+        (copy / TRAINER).unlink()
+    else:
+        (copy / TRAINER).write_text(source)
+
+    assert is_begun(Course(copy), "phase1") is begun
