@@ -20,6 +20,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from gradsync.ranks import RankFailure, run_ranks
 
+__all__ = ["RanksMixin", "RanksTestCase", "skip_if_lt_x_gpu", "with_comms"]
+
 
 class RanksMixin:
     """Runs each test method of a `unittest.TestCase` on `world_size` ranks."""

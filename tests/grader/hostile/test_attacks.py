@@ -143,7 +143,8 @@ def test_an_attack_gains_no_points_harms_no_grade_and_leaves_nothing(
     [verdict] = report.verdicts
     assert verdict.status in attack.ends.split(" or "), verdict.message
     assert attack.says in verdict.message
-    assert report.score == (report.max_score if attack.on == "reference" else 0)
+    whole = attack.on == "reference" and "passed" in attack.ends
+    assert report.score == (report.max_score if whole else 0)
     assert report.seconds < IN_TIME
     assert outcomes(neighbour) == undisturbed
     assert neighbour.score == neighbour.max_score > 0
