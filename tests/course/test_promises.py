@@ -57,7 +57,7 @@ def names_of(exercise, audience):
 
 
 def checks_of(phase, audience):
-    """Return the functions of `support.promises` that a suite calls, such as "steps.batch_moved"."""
+    """Return the functions of `support.promises` that a suite calls: "steps.batch_moved"."""
     trees = [ast.parse(path.read_text()) for path in COURSE.suite(audience, phase).glob("*.py")]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     modules = {
