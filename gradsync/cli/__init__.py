@@ -10,7 +10,7 @@ import atexit
 import gc
 import sys
 
-NEEDED = "gradsync's commands need more packages: install it as gradsync[course]"
+NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
 
 
 def main() -> None:
