@@ -24,6 +24,7 @@ from gradsync.cli.app import app
 from gradsync.course.catalogue import Course
 from gradsync.course.codes import Meaning, meanings
 from gradsync.records import FIRST_PHASE
+from gradsync.reports.text import slug
 
 PUBLIC = (gradsync, gradsync.testing, gradsync.cases, gradsync.notebook)
 MARKUP = re.compile(r"\[/?[a-z ]*\]")  # of rich: [dim]gradsync check[/]
@@ -33,15 +34,10 @@ CODES = (
 NAMES = "These names are public; everything else may change in any release."
 
 
-def anchor(heading: str) -> str:
-    """Return the anchor that code hosts give a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).with_name("_templates")), autoescape=False
 )
-TEMPLATES.filters["anchor"] = anchor
+TEMPLATES.filters["anchor"] = slug
 TEMPLATES.filters["code"] = lambda name: f"`{name.partition('/')[2]}`"
 TEMPLATES.globals["FIRST_PHASE"] = FIRST_PHASE
 
