@@ -40,17 +40,15 @@ class Place(NamedTuple):
 
 def verdicts(file: Path = DATA / "review_corpus.csv") -> dict[Place, str]:
     """Return the verdict of each judged finding."""
-    with file.open(newline="", encoding="utf-8") as lines:
-        return {
-            Place(row["repository"], row["path"], int(row["line"]), row["code"]): row["verdict"]
-            for row in csv.DictReader(lines)
-        }
+    return {
+        Place(row["repository"], row["path"], int(row["line"]), row["code"]): row["verdict"]
+        for row in _rows(file)
+    }
 
 
 def repositories(file: Path = DATA / "review_repositories.csv") -> list[str]:
     """Return the repositories of the corpus."""
-    with file.open(newline="", encoding="utf-8") as lines:
-        return [row["repository"] for row in csv.DictReader(lines)]
+    return [row["repository"] for row in _rows(file)]
 
 
 def by_rule() -> dict[str, tuple[int, int]]:
@@ -64,21 +62,24 @@ def by_rule() -> dict[str, tuple[int, int]]:
 
 def by_run(codes: Container[str]) -> Iterator[tuple[str, int, Mapping[str, int]]]:
     """Yield each run, its number of repositories, and its verdicts of findings of these codes."""
-    with (DATA / "review_corpus.csv").open(newline="", encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["code"] in codes]
-    with (DATA / "review_repositories.csv").open(newline="", encoding="utf-8") as lines:
-        sizes = Counter(row["run"] for row in csv.DictReader(lines))
+    rows = [row for row in _rows(DATA / "review_corpus.csv") if row["code"] in codes]
+    sizes = Counter(row["run"] for row in _rows(DATA / "review_repositories.csv"))
     for run, size in sizes.items():
         yield run, size, Counter(row["verdict"] for row in rows if row["run"] == run)
 
 
 def recall() -> Iterator[tuple[str, int, int]]:
     """Yield each run of `review_recall.csv`, its mistakes that were found, and all of them."""
-    with (DATA / "review_recall.csv").open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = _rows(DATA / "review_recall.csv")
     for run in dict.fromkeys(row["run"] for row in rows):
         found = [row["found"] == "yes" for row in rows if row["run"] == run]
         yield run, sum(found), len(found)
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a data file."""
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 def findings(folder: Path, repository: str) -> Iterator[Place]:
