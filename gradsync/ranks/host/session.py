@@ -31,7 +31,7 @@ from gradsync.records import Failure, Observation
 from gradsync.temporary_folders import own_folder
 
 BACKEND = "module://gradsync.ranks.inside.figures"  # of matplotlib
-END_SECONDS = 0.6  # for ranks to leave a cell that was stopped
+END_SECONDS = 3.0  # for ranks to leave a cell that was stopped, even on a busy machine
 MEETINGS = 3  # attempts to start a process group before a cell
 SEND_SECONDS = 1.0  # for a rank to receive a message
 
