@@ -25,6 +25,12 @@ OPTIONS = {  # of run_ranks
     *("may_fail", "faults", "schedules", "schedule", "debug"),
 }
 FILLED_IN = ("rank", "world_size")  # by the ranks
+MARKERS = (
+    "ranks(*world_sizes, **options): run the test on so many ranks (see run_ranks)",
+    # Of a course's suites; here, because a suite may import `gradsync.testing` without a course.
+    "exercise(id, points): the exercise of a test, and its weight among all tests",
+    "early: run first, to import modules while the ranks' process is still starting",
+)
 INNER = "GRADSYNC_PYTEST_RANK"  # set in each pytest of `--on-ranks`
 
 
@@ -108,9 +114,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if devices and worker:
         count = os.environ["PYTEST_XDIST_WORKER_COUNT"]
         os.environ["CUDA_VISIBLE_DEVICES"] = own_devices(devices, worker, count)
-    config.addinivalue_line(
-        "markers", "ranks(*world_sizes, **options): run the test on so many ranks (see run_ranks)"
-    )
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 @pytest.fixture
@@ -127,7 +132,9 @@ def ranks(request: pytest.FixtureRequest) -> Callable[..., Observation]:
     limit = float(config.getini("ranks_timeout"))
     seed = f"{config.getoption('--ranks-seed')} {request.node.nodeid}"
 
-    def run(function: Callable[..., Any], world_size: int, **inputs: Any) -> Observation:
+    def run(
+        function: Callable[..., Any] | None = None, world_size: int = 0, **inputs: Any
+    ) -> Observation:
         __tracebackhide__ = True
         if (lack := lacking(inputs.get("backend", "gloo"), world_size)) is not None:
             _skip(lack)

@@ -49,6 +49,21 @@ def test_the_body_of_a_marked_test_runs_on_each_rank(pytester):
     done.stdout.fnmatch_lines(["*test_sum[[]2-ranks-1[]]*", "*::test_without_parameters PASSED*"])
 
 
+def test_the_fixture_runs_a_script(pytester):
+    pytester.makefile(".py", train="import os; print('rank', os.environ['RANK'])")
+
+    done = run(
+        pytester,
+        """
+        def test_script(ranks):
+            seen = ranks(script="train.py", world_size=2)
+            assert list(seen.output) == ["rank 0\\n", "rank 1\\n"]
+        """,
+    )
+
+    done.assert_outcomes(passed=1)
+
+
 def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
     done = run(
         pytester,

@@ -31,12 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # Of fixtures with the same name, pytest uses the one that was registered last. At this point
     # the engine's plugin is registered, so this overrides its fixture `ranks`.
     config.pluginmanager.register(suite_ranks)
-    config.addinivalue_line(
-        "markers", "exercise(id, points): the exercise of a test, and its weight among all tests"
-    )
-    config.addinivalue_line(
-        "markers", "early: run first, to import modules while the ranks' process is still starting"
-    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before plugins that remove tests: shares are of all tests
