@@ -51,7 +51,7 @@ def test_names_are_looked_up_at_once(ranks):
             return ["no answer", time.monotonic() - began]
 
     [[answer, seconds]] = ranks(probe, 1, process_group=False)
-    check(answer == "no answer" and seconds < 1, "slow", f"{answer} after {seconds:.1f} s")
+    check(answer == "no answer" and seconds < 4, "slow", f"{answer} after {seconds:.1f} s")
 """
 
 

@@ -12,6 +12,7 @@ from processes import eventually, linux_only
 from gradsync.ranks import get_launcher, run_ranks
 from gradsync.ranks.host.session import Session
 
+AT_ONCE = 5.0  # seconds: on a busy machine, but before any time limit
 SETUP = """
 import os, signal, threading, time
 import torch, torch.distributed as dist
@@ -125,7 +126,7 @@ def test_a_deadlock_ends_the_cell_at_once_and_names_its_line(run):
     assert (diagnosis.code, diagnosis.ranks) == ("deadlock-rank-missing", (1,))
     assert diagnosis.where == "In [2]:3"
     assert "Rank 1 returned without calling all_reduce #1 (2 x float32)." in diagnosis.explanation
-    assert seconds < 1
+    assert seconds < AT_ONCE
 
 
 def test_variables_survive_a_deadlock_and_collectives_work_again(run):
@@ -184,7 +185,7 @@ def test_destroying_a_group_with_pending_collectives_ends_the_cell(run):
         "collectives that the rank has started are complete. Every rank must make this call. Look "
         "for a branch or an early return before it."
     )
-    assert seconds < 2
+    assert seconds < AT_ONCE
     assert outcome.lost == ()
     assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
 
@@ -231,7 +232,7 @@ def test_variables_survive_a_wait_for_a_message_from_any_rank(run, who):
     assert "from any rank" in outcome.observation.failure.diagnosis.explanation
     assert outcome.lost == ()
     assert outcome.observation.output == ("", "", "")
-    assert seconds < 2
+    assert seconds < AT_ONCE
     assert shown(run("dist.barrier()\nkept")) == ["0", "10", "20"]
 
 
