@@ -48,7 +48,8 @@ def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module
     """Return a model of several dtypes, with weights of this seed, `placed` for this rank.
 
     One weight is -0.0, which a sum with zeros changes. In a `spoilt` model it is NaN, and so is
-    every sum that includes it. One buffer is an integer too large for float32.
+    every sum that includes it. One buffer is an integer too large for float32. The weight of the
+    convolution is dense but not contiguous (`channels_last`), so `contiguous()` copies it.
     """
     seed_weights(seed)
     norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
@@ -60,7 +61,7 @@ def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module
         head.weight[0, 0] = float("nan") if spoilt else -0.0
         for name, buffer in norm.named_buffers():
             buffer.add_(2**40 + 1 + seed if name == "num_batches_tracked" else torch.rand(3))
-    return placed(model, rank)
+    return placed(model.to(memory_format=torch.channels_last), rank)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

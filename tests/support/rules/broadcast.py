@@ -25,6 +25,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
         other_ranks_mixed_in(before, src),
         sent_as_float32,
         buffers_left_out(buffers),
+        copies_received(before),
         models_differ,
     ]
 
@@ -127,6 +128,26 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
         return Diagnosis(
             "buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE
         )
+
+    return rule
+
+
+def copies_received(before: Sequence[State]) -> Rule:
+    """Recognise that only tensors that are not contiguous stay as they were."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        wrong, ranks = _wrong_names(seen, expected), _ranks(seen, expected)
+        if not wrong or any(before[0][name].is_contiguous() for name in wrong):
+            return None
+        if not all(close(_only(wrong, seen[r]), _only(wrong, before[r]), EXACT) for r in ranks):
+            return None
+        text = (
+            f"{listed(wrong)} is unchanged on {ranks_text(ranks)}, and all other tensors are "
+            "right. Its memory is not contiguous (the model is in the `channels_last` format), so "
+            "`contiguous()` and similar calls return a copy, and only the copy received the "
+            "values. After the collective, copy them into the tensor of the model."
+        )
+        return Diagnosis("models-differ", ranks, text, last_line(seen), GUIDE)
 
     return rule
 
