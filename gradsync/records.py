@@ -42,6 +42,7 @@ class Collective:
     where: str | None = None  # "template_trainer.py:91"
     callers: tuple[str, ...] = ()  # the user's functions that led there: "train", "evaluate"
     by_test: bool = False  # the test's function calls it, not the file under test
+    after: str | None = None  # "ValueError at train.py:9: no batch", if a `finally` calls it after
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gradsync.ranks.deadlocks.calls import (
 from gradsync.ranks.deadlocks.detector import ENDS_GROUPS, DeadlockDetector, Stuck
 from gradsync.ranks.protocol.events import NO_GRADIENTS
 from gradsync.records import Collective, Diagnosis, Failure
-from gradsync.text import counted, listed, ranks_text, verb
+from gradsync.text import counted, full_stop, listed, ranks_text, verb
 
 GUIDE = "Deadlocks"
 SINGLE = 8  # in a run with so many ranks, each has its own line in the graph
@@ -116,6 +116,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
     if over - detector.idle and not _is_message(first) and not first.collective.by_test:
         parts += _advice(detector, first, over)
+    parts[:0] = _after_exceptions(call for calls in stuck.values() for call in calls)
     parts += _different_tags(call for calls in stuck.values() for call in calls)
     if not over:
         parts += _different_groups(stuck)
@@ -182,7 +183,8 @@ def mismatch(operation: Operation) -> Failure:
     op = first.collective.op
     name = numbered_text(first)
     root = "dst" if op.startswith(("reduce", "gather")) else "src"
-    text = " ".join([happened.format(name=name, root=root), *seen, expected])
+    happened = happened.format(name=name, root=root)
+    text = " ".join([*_after_exceptions(calls), happened, *seen, expected])
     text += _cause(operation, kind)
     return _mismatched(operation, code, culprits, text, [first, *calls])
 
@@ -236,6 +238,21 @@ def _advice(detector: DeadlockDetector, call: Call, returned: set[int]) -> list[
     if any(waiting <= set(group) and not returned & set(group) for group in groups):
         return [f"{ADVICE} These ranks have a group of their own: is `group=` missing?"]
     return [ADVICE]
+
+
+def _after_exceptions(calls: Iterable[Call]) -> list[str]:
+    """Return sentences on ranks that wait in a `finally`, which hides their exception."""
+    together: dict[tuple[str, str], list[int]] = {}
+    for call in calls:
+        if call.collective.after:
+            called = f"{numbered_text(call)}{_at(call)}"
+            together.setdefault((call.collective.after, called), []).append(call.rank)
+    return [
+        f"{ranks_text(ranks).capitalize()} raised {full_stop(after)} It is not printed, because a "
+        f"`finally` or `except` block then called {called}. Fix the exception, and call no "
+        "collective after one."
+        for (after, called), ranks in together.items()
+    ]
 
 
 def _different_groups(stuck: Stuck) -> list[str]:

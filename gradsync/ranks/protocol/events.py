@@ -31,6 +31,7 @@ MAX_KNOWN_WEIGHT = 12  # of each of these collectives: the numbers of all member
 FIELDS = (
     *("op", "group", "members", "shapes", "dtype", "reduce", "root", "peer", "tag"),
     *("sends", "receives", "ranks", "strides", "label", "via", "where", "callers", "by_test"),
+    "after",
 )
 
 
@@ -136,8 +137,9 @@ def last(events: Sequence[Event], most: int) -> tuple[Event, ...]:
 
 
 def _weight(call: Collective) -> int:
-    texts = (call.op, call.group, call.dtype, call.reduce, call.label, call.via, call.where)
-    letters = sum(len(text) for text in (*texts, *call.callers) if text is not None)
+    names = (call.op, call.group, call.dtype, call.reduce, call.label, call.via)
+    texts = (*names, call.where, call.after, *call.callers)
+    letters = sum(len(text) for text in texts if text is not None)
     sides = sum(len(shape) + SHAPE_ITEMS for shape in (*call.shapes, *call.strides))
     numbers = sum(map(len, (call.members, call.sends, call.receives, call.ranks)))
     return 1 + (numbers + sides + letters // 8) // 32
@@ -146,7 +148,7 @@ def _weight(call: Collective) -> int:
 def _collective(
     op: Any, group: Any, members: Any, shapes: Any, dtype: Any, reduce: Any, root: Any, peer: Any,
     tag: Any, sends: Any, receives: Any, ranks: Any, strides: Any, label: Any, via: Any, where: Any,
-    callers: Any, by_test: Any,
+    callers: Any, by_test: Any, after: Any,
 ) -> Collective:  # fmt: skip
     return Collective(
         op=text(op),
@@ -167,6 +169,7 @@ def _collective(
         where=_optional(text, where),
         callers=tuple(text(name) for name in _items(callers, MAX_CALLERS)),
         by_test=by_test is True,
+        after=_optional(text, after),
     )
 
 

@@ -11,11 +11,13 @@ OWN = [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]  # (rank, tensor), before they are a
 WANTED = [5.0, 6.0, 7.0]
 
 
-def seen(*values, dtype="float32", code=None):
-    collective = Collective("all_gather", "0", (0, 1), dtype=dtype)
-    call = Event(0, "enter", 0, 0.0, 1, collective=collective)
+def seen(*values, dtype="float32", code=None, ops=("all_gather", "all_gather")):
+    calls = tuple(
+        Event(rank, "enter", 0, 0.0, 1, collective=Collective(op, "0", (0, 1), dtype=dtype))
+        for rank, op in enumerate(ops)
+    )
     failure = code and Failure("deadlock", Diagnosis(code, (0,), "they differ", "trainer.py:7"))
-    return Observation(2, values, events=(call,), output=("", ""), seconds=0.0, failure=failure)
+    return Observation(2, values, events=calls, output=("", ""), seconds=0.0, failure=failure)
 
 
 def found(observation):
@@ -50,8 +52,16 @@ def test_ranks_that_exchange_names_are_not_judged():
     assert found(seen([5.5, 6.5, 6.0], [6.0, 5.5, 6.5], dtype="uint8")) is None
 
 
-def test_another_failure_is_not_judged():
-    assert found(seen(code="exception")) is None
+@pytest.mark.parametrize(
+    "observation",
+    [
+        seen(code="exception"),
+        seen(code="deadlock-order-differs", ops=("all_gather", "barrier")),
+        seen(code="deadlock-rank-missing", ops=("all_gather",)),
+    ],
+)
+def test_another_failure_is_not_judged(observation):
+    assert found(observation) is None
 
 
 def test_the_names_differ_and_their_order_does_not():

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Caller:
     label: str | None = None  # "fc2.bias.grad"
     via: str | None = None  # "DistributedDataParallel": what the user called, if not the collective
     by_test: bool = False  # the test itself calls it, not the user's files
+    after: str | None = None  # the exception that the user's frames are handling
 
 
 def caller(roots: tuple[str, ...], op: str, tensor: torch.Tensor | None) -> Caller:
@@ -65,7 +67,24 @@ def caller(roots: tuple[str, ...], op: str, tensor: torch.Tensor | None) -> Call
             modules = _modules(frames[:MODULE_FRAMES])
             label = next(filter(None, (_label(each, tensor, where) for each in modules)), None)
     label = label or _without_gradients(stack)
-    return Caller(where, _names(frames), label, _via(stack[: stack.index(frames[0])], op))
+    via = _via(stack[: stack.index(frames[0])], op)
+    return Caller(where, _names(frames), label, via, after=_handled(frames, roots))
+
+
+def _handled(frames: Sequence[FrameType], roots: tuple[str, ...]) -> str | None:
+    """Describe the exception that one of these frames handles, in a `finally` or an `except`."""
+    error = sys.exc_info()[1]
+    trace = error.__traceback__ if isinstance(error, Exception) else None
+    if trace is None or trace.tb_frame not in frames:
+        return None
+    lines = [
+        file_and_line(frame.f_code.co_filename, line)
+        for frame, line in traceback.walk_tb(trace)
+        if is_users(frame.f_code.co_filename, roots)
+    ]
+    said = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
+    kind, _, message = said.partition(": ")
+    return f"{kind} at {lines[-1]}" + (f": {message}" if message else "")
 
 
 def _without_gradients(stack: Sequence[FrameType]) -> str | None:

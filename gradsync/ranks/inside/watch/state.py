@@ -111,6 +111,7 @@ class Watch:
             where=caller.where,
             callers=caller.names,
             by_test=caller.by_test,
+            after=caller.after,
             **more,
         )
 

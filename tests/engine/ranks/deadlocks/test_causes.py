@@ -110,7 +110,26 @@ def ends_its_groups_early(rank):
     dist.destroy_process_group()
 
 
+def waits_in_a_finally(rank):
+    try:
+        if rank == 1:
+            raise ValueError("no batch")
+        dist.all_reduce(torch.ones(1))
+    finally:
+        dist.barrier()
+
+
+def waits_for_the_others_after_an_error(rank):
+    try:
+        if rank != 1:
+            raise KeyError("a")
+    except KeyError:
+        dist.barrier()
+
+
 CAUSES = {
+    waits_in_a_finally: "Rank 1 raised ValueError at test_causes.py:",
+    waits_for_the_others_after_an_error: "Ranks 0, 2 and 3 raised KeyError at test_causes.py:",
     other_members: "Ranks 0 and 3 pass [0, 3]",
     other_members_of_one_rank: "Rank 3 passes [3]",
     other_order: "The ranks pass different lists to new_group #1.",
