@@ -13,6 +13,7 @@ from support.probes.seeding import seed_weights
 from support.probes.sharding import ALIKE, GROUPS, probe_groups, probe_state
 from support.rules.sharding import (
     closure_misused,
+    closure_without_gradients,
     not_sharded,
     step_mistakes,
     unevenly_sharded,
@@ -31,7 +32,7 @@ def distance(params, targets):
 
 
 def probe_closure(rank, world_size, trainer, shapes, targets):
-    """Step twice with a closure that averages gradients, as in a training step."""
+    """Step twice, the second time under no_grad, with a closure that averages gradients."""
     params = make_params(shapes, rank)
     kind, made = watched(torch.optim.Adam)
     optimizer = trainer.ShardedOptimizer(params, kind, lr=0.1)
@@ -49,7 +50,9 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         return loss
 
     with without(ZERO):
-        losses = [optimizer.step(closure) for _ in range(2)]
+        losses = [optimizer.step(closure)]
+        with torch.no_grad():
+            losses.append(optimizer.step(closure))
     return {
         "after": [param.detach().clone() for param in params],
         "losses": [None if loss is None else number_or_nan(loss) for loss in losses],
@@ -65,7 +68,8 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks, rng):
     shapes = [(3, 2), (4,)]
     targets = rng.uniform(-3, 3, (3, 2))  # (rank, parameter)
 
-    seen = ranks(probe_closure, 3, shapes=shapes, targets=by_rank(targets))
+    mistakes = [closure_without_gradients]
+    seen = ranks(probe_closure, 3, shapes=shapes, targets=by_rank(targets), mistakes=mistakes)
 
     params = make_params(shapes)
     optimizer = torch.optim.Adam(params, lr=0.1)

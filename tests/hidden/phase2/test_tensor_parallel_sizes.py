@@ -1,16 +1,9 @@
 """Linear layers split over N ranks: the sizes that are refused, and the weights of new layers."""
 
 from gradsync.testing import exercise, raise_mistake
-from support.probes.parallel_layers import answers, beginning
-from support.rules.parallel_layers import (
-    GATHERED,
-    GUIDE,
-    SUMMED,
-    diagnose_beginning,
-    diagnose_gathering,
-    diagnose_refusals,
-)
-from support.rules.waiting import nobody_waited
+from support.probes.parallel_layers import COLUMN, ROW, answers
+from support.rules.parallel_layers import diagnose_refusals
+from support.rules.split_layers import check_beginning
 
 
 @exercise("phase2/ColumnParallelLinear", points=0.25)
@@ -28,15 +21,7 @@ def test_outputs_that_cannot_be_split_evenly_are_refused(ranks):
 @exercise("phase2/ColumnParallelLinear", points=0.25)
 def test_a_new_column_parallel_layer_starts_with_random_weights(ranks):
     """A new layer has random weights, and gathers the same outputs on all ranks."""
-
-    def probe(rank, model_parallel):
-        return beginning(model_parallel.ColumnParallelLinear, rank, gather_output=True)
-
-    seen = ranks(probe, 2)
-
-    raise_mistake(nobody_waited(seen, GUIDE))
-    raise_mistake(diagnose_gathering(seen, 6))
-    raise_mistake(diagnose_beginning(seen, GATHERED))
+    check_beginning(ranks, COLUMN, gather_output=True)
 
 
 @exercise("phase2/RowParallelLinear", points=0.25)
@@ -52,11 +37,4 @@ def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
 @exercise("phase2/RowParallelLinear", points=0.25)
 def test_a_new_row_parallel_layer_starts_with_random_weights(ranks):
     """A new layer has random weights, and the same bias on every rank."""
-
-    def probe(rank, model_parallel):
-        return beginning(model_parallel.RowParallelLinear, rank, input_is_parallel=False)
-
-    seen = ranks(probe, 2)
-
-    raise_mistake(nobody_waited(seen, GUIDE))
-    raise_mistake(diagnose_beginning(seen, SUMMED))
+    check_beginning(ranks, ROW, input_is_parallel=False)

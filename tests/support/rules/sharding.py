@@ -155,6 +155,17 @@ def missing_defaults(seen: Observation, _expected: Any) -> Diagnosis | None:
     )
 
 
+def closure_without_gradients(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a run in which the closure's backward found no graph."""
+    return _raised_by_torch(
+        seen,
+        "does not require grad",
+        "The closure runs forward and backward, so step(closure) must call it with gradient "
+        "tracking, even if step is called under torch.no_grad(): call it under "
+        "`torch.enable_grad()`.",
+    )
+
+
 def _raised_by_torch(seen: Observation, phrase: str, reason: str) -> Diagnosis | None:
     """Return a run's diagnosis with its reason added, if the phrase is in torch's message."""
     failure = seen.failure

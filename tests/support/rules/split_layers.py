@@ -12,16 +12,22 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing import assert_rank_by_rank, by_rank, case_by_case, each, raise_mistake
 from gradsync.testing.rules import Rule
 from gradsync.text import ranks_text, verb
-from support.probes.parallel_layers import COLUMN, probe_layers
+from support.probes.parallel_layers import COLUMN, probe_beginning, probe_layers
 from support.rules.parallel_layers import (
+    GATHERED,
     GUIDE,
+    SUMMED,
     bias_left_behind,
     column_input_mistake,
+    diagnose_beginning,
+    diagnose_gathering,
+    equal_parts,
     is_idle,
     layer_gradient_mistakes,
     row_bias_mistake,
     row_input_mistake,
     row_output_mistakes,
+    scaled_by_ranks,
     unlike_linear,
 )
 from support.rules.waiting import nobody_waited
@@ -90,6 +96,26 @@ def check_layers(
 ) -> None:
     """Run layers of a class, and compare them with full ones; see `judge_layers`."""
     judge_layers(name, run_layers(ranks, name, world_size, cases), cases)
+
+
+def check_beginning(ranks: Callable[..., Observation], name: str, **options: Any) -> None:
+    """Check that a new layer has random weights, and the same outputs on every rank.
+
+    Args:
+        ranks: the fixture.
+        name: the name of the layer's class.
+        **options: of its constructor, so that it returns all outputs for a full input.
+
+    Raises:
+        Mistake: it has not.
+    """
+    seen, alone = (ranks(probe_beginning, size, name=name, options=options) for size in (2, 1))
+    raise_mistake(nobody_waited(seen, GUIDE))
+    if name == COLUMN:
+        raise_mistake(diagnose_gathering(seen, 6))
+    raise_mistake(diagnose_beginning(seen, GATHERED if name == COLUMN else SUMMED))
+    raise_mistake(equal_parts(seen))
+    raise_mistake(scaled_by_ranks(seen, alone))
 
 
 def _other_elements(seen: Observation, wanted: int, what: str) -> Diagnosis | None:

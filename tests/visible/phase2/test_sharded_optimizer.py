@@ -21,6 +21,7 @@ from support.rules.buckets import nobody_waited, with_guide
 from support.rules.sharding import (
     GUIDE,
     closure_misused,
+    closure_without_gradients,
     missing_defaults,
     not_sharded,
     ranks_differ,
@@ -164,7 +165,10 @@ def test_a_scheduler_sets_learning_rates_and_momentum(ranks):
 
 @exercise("phase2/ShardedOptimizer", points=1)
 def test_step_calls_the_closure_and_returns_its_loss(ranks):
-    """With rate 1 and gradients 1, step(closure) goes from 5 to 4 to 3, and returns 40 and 32."""
+    """With rate 1 and gradients 1, step(closure) goes from 5 to 4 to 3, and returns 40 and 32.
+
+    The second step is called under no_grad.
+    """
 
     def probe(trainer):
         params = [nn.Parameter(torch.full((4,), 5.0)) for _ in range(2)]
@@ -178,7 +182,9 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks):
             loss.backward()
             return loss
 
-        losses = [optimizer.step(closure) for _ in range(2)]
+        losses = [optimizer.step(closure)]
+        with torch.no_grad():
+            losses.append(optimizer.step(closure))
         return {
             "params": [param[0].item() for param in params],
             "losses": [None if loss is None else number_or_nan(loss) for loss in losses],
@@ -186,7 +192,8 @@ def test_step_calls_the_closure_and_returns_its_loss(ranks):
             "grad_mode": torch.is_grad_enabled(),
         }
 
-    seen = ranks(probe, world_size=3)  # one of them owns no parameter
+    # One rank owns no parameter.
+    seen = ranks(probe, world_size=3, mistakes=[closure_without_gradients])
 
     raise_mistake(closure_misused(seen, [[40.0, 32.0]] * 3))  # 8 times 5, and 8 times 4
     check(
