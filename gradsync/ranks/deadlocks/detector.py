@@ -61,6 +61,8 @@ class DeadlockDetector:
         self._threads: dict[tuple[int, str], set[int]] = defaultdict(set)  # rank, group -> threads
         self._lines: Counter[tuple[object, ...]] = Counter()  # rank, operation, line -> calls
         self.subgroups: dict[tuple[int, ...], None] = {}  # as passed to new_group
+        # (rank, operation) -> its last call in a group without some of the ranks
+        self.in_subgroup: dict[tuple[int, str], Collective] = {}
 
     def feed(self, event: Event) -> bool:
         """Process an event; return False if the rank may not start this call: it does not match."""
@@ -105,6 +107,8 @@ class DeadlockDetector:
         if len(threads) < MAX_THREADS:
             threads.add(event.thread)
         if len(self._lines) < MAX_LINES:
+            if 1 < len(collective.members) < len(self._everyone):
+                self.in_subgroup[event.rank, collective.op] = collective
             self._lines[event.rank, collective.op, collective.where] += 1
         if collective.ranks and collective.op == "new_group" and len(self.subgroups) < MAX_LINES:
             self.subgroups[collective.ranks] = None

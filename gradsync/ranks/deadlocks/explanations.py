@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, product
 
 from gradsync.ranks.deadlocks.calls import (
     SETUP,
@@ -55,10 +55,15 @@ MISMATCHES = {
         "The ranks pass different reduce operations to {name}.",
         "All ranks must pass the same operation.",
     ),
+    "lines": (
+        "deadlock-order-differs",
+        "The ranks call {name} from different places, with tensors that do not match.",
+        "All ranks must make the same calls in the same order, with equal sizes and dtypes.",
+    ),
     "shapes": (
         "shape-mismatch",
         "The ranks call {name} with tensors that do not match.",
-        "The tensors must have the same number of elements on all ranks.",
+        "All ranks must pass tensors with the same number of elements, in the same order.",
     ),
     "dtypes": (
         "shape-mismatch",
@@ -115,7 +120,7 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         parts += [*_waiting(ending, ENDS_GROUPS), UNTIL]
     parts += [text for call in elsewhere.values() for text in waits_texts([call])]
     if over - detector.idle and not _is_message(first) and not first.collective.by_test:
-        parts += _advice(detector, first, over)
+        parts += _forgotten_group(detector, stuck) or _advice(detector, first, over)
     parts[:0] = _after_exceptions(call for calls in stuck.values() for call in calls)
     parts += _different_tags(call for calls in stuck.values() for call in calls)
     if not over:
@@ -164,8 +169,9 @@ def mismatch(operation: Operation) -> Failure:
     kind = kind or ("lists" if operation.conflict == "lists" else "ops")
     if kind == "shapes" and len({call.collective.dtype for call in calls}) > 1:
         kind = "dtypes"
-    if kind == "shapes" and all(call.collective.via for call in calls):
-        kind = "modules" if len({call.collective.where for call in calls}) > 1 else kind
+    places = {(call.collective.where, call.collective.callers) for call in calls}
+    if kind in ("shapes", "dtypes") and len(places) > 1 and not calls[0].mail:
+        kind = "modules" if all(call.collective.via for call in calls) else "lines"
     views: dict[str, list[int]] = {}
     for call in calls:
         views.setdefault(_view(kind, call), []).append(call.rank)
@@ -202,7 +208,20 @@ def _cause(operation: Operation, kind: str) -> str:
         )
     if kind == "roots" and all(_own_group(operation.subgroups, calls, call) for call in calls):
         return " Each of these ranks has a group with its own source: is `group=` missing?"
+    if kind == "ops" and (alike := _group_of_one_op(operation)):
+        who = ranks_text(alike).capitalize()
+        return f" {who} have a group of their own: is `group=` missing?"
     return ""
+
+
+def _group_of_one_op(operation: Operation) -> tuple[int, ...] | None:
+    """Return a group whose ranks, and no others, call the same collective."""
+    alike: dict[str, list[int]] = {}
+    for rank, call in sorted(operation.calls.items()):
+        alike.setdefault(call.collective.op, []).append(rank)
+    groups = {tuple(sorted(group)) for group in operation.subgroups if len(group) > 1}
+    found = [ranks for ranks in map(tuple, alike.values()) if ranks in groups]
+    return found[0] if len(found) == 1 else None
 
 
 def _own_group(
@@ -234,6 +253,14 @@ def _advice(detector: DeadlockDetector, call: Call, returned: set[int]) -> list[
         ]
         return [f"At {here.where}, {listed(times)}.", LOOP_ADVICE]
     waiting = set(call.operation.calls)
+    instead = [c for rank in returned if (c := detector.in_subgroup.get((rank, here.op)))]
+    outside = not any((rank, here.op) in detector.in_subgroup for rank in waiting)
+    if len(instead) == len(returned) and outside:
+        at = f", at {line_text(instead[0])}" if instead[0].where else ""
+        return [
+            f"{ranks_text(returned).capitalize()} called {here.op} in a group without "
+            f"{ranks_text(waiting)}{at}: is `group=` missing?"
+        ]
     groups = detector.subgroups if here.root is not None else ()
     if any(waiting <= set(group) and not returned & set(group) for group in groups):
         return [f"{ADVICE} These ranks have a group of their own: is `group=` missing?"]
@@ -253,6 +280,20 @@ def _after_exceptions(calls: Iterable[Call]) -> list[str]:
         "collective after one."
         for (after, called), ranks in together.items()
     ]
+
+
+def _forgotten_group(detector: DeadlockDetector, stuck: Stuck) -> list[str]:
+    """Return a sentence if a rank makes a call of others' smaller group in a larger group."""
+    calls = [calls[0] for calls in stuck.values() if calls[0].mail is None]
+    for small, large in product(calls, calls):
+        one, other = small.collective, large.collective
+        inside = set(one.members) < set(other.members) and large.rank in detector.missing(small)
+        if inside and one.op == other.op and one.op not in SETUP:
+            return [
+                f"Rank {small.rank} calls {one.op} in a group of {len(one.members)} ranks, but "
+                f"rank {large.rank} in a group of {len(other.members)}: is `group=` missing?"
+            ]
+    return []
 
 
 def _different_groups(stuck: Stuck) -> list[str]:
@@ -438,7 +479,7 @@ def _view(kind: str, call: Call) -> str:
         return f"{_lists_text(collective.ranks)}{at}"
     if kind == "reductions":
         return f"{collective.reduce}{at}"
-    if kind not in ("shapes", "dtypes"):
+    if kind not in ("shapes", "dtypes", "lines"):
         return f"{call_text(call)}{at}"
     shapes = [str(list(shape)) for shape in collective.shapes[:SHOWN]]
     if len(collective.shapes) > SHOWN:

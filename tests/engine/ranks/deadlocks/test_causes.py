@@ -46,6 +46,37 @@ def only_the_subgroup_without_its_group(rank):
         dist.broadcast(torch.ones(2), src=2)
 
 
+def outsiders_without_the_group(rank):
+    group = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(2), group=group if rank < 2 else None)
+
+
+def members_without_the_group(rank):
+    dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(2))
+    dist.barrier()
+
+
+def one_member_without_the_group(rank):
+    group = dist.new_group([0, 1])
+    if rank < 2:
+        dist.all_reduce(torch.ones(2), group=group if rank == 0 else None)
+
+
+def other_order_of_sizes(rank):
+    for size in (3, 5) if rank else (5, 3):
+        dist.all_reduce(torch.ones(size))
+
+
+def other_order_of_lines(rank):
+    if rank:
+        dist.all_reduce(torch.ones(3))
+    dist.all_reduce(torch.ones(5))
+    if not rank:
+        dist.all_reduce(torch.ones(3))
+
+
 def uses_its_groups_in_another_order(rank):
     groups = [dist.new_group(), dist.new_group()]
     for group in groups if rank % 2 else groups[::-1]:
@@ -137,6 +168,11 @@ CAUSES = {
     other_split: "Rank 0 passes [[0, 2], [1, 3]]",
     other_source_without_its_group: "is `group=` missing?",
     only_the_subgroup_without_its_group: "is `group=` missing?",
+    outsiders_without_the_group: "Ranks 0 and 1 called all_reduce in a group without ranks 2 and 3",
+    members_without_the_group: "Ranks 0 and 1 have a group of their own: is `group=` missing?",
+    one_member_without_the_group: "in a group of 2 ranks, but rank 1 in a group of 4",
+    other_order_of_sizes: "with the same number of elements, in the same order.",
+    other_order_of_lines: "from different places, with tensors that do not match.",
     uses_its_groups_in_another_order: "They wait in different process groups: ranks 0 and 2 in",
     other_tags: "rank 0 sends with tag 3, rank 1 receives with tag 4",
     waits_for_a_key: "Rank 0 is waiting in store.wait #1 (the key ready)",
