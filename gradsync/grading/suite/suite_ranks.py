@@ -125,6 +125,11 @@ class SuiteRanks:
             raise RankFailure(first_match(observation, mistakes))
         return observation
 
+    def source(self, file: str) -> str:
+        """Return the text of a learner's file, such as "template_trainer.py", or ""."""
+        path = self.files and self.files.submission / self.files.phase / file
+        return path.read_text("utf-8", "replace") if path and path.is_file() else ""
+
     def _limit(self, seconds: float, promised: bool) -> float:
         if self.budget is None:
             return seconds

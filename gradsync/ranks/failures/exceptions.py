@@ -38,6 +38,8 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     "starting another.",
     "NCCL built in|supported with GPUs|_cuda_setDevice|with CUDA|NVIDIA driver|No CUDA GPUs": ""
     "There is no GPU: use the gloo backend.",
+    r"Pair is not connected .*\[none\]": "A rank can't send to itself or receive from itself: "
+    "check the rank that you pass to this call.",
     "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",
     "'(builtin_function_or_)?(method|function)'": "Are the parentheses of a call missing?",
 }

@@ -20,8 +20,8 @@ ALIKE = 10  # elements of each parameter, if every parameter has its own group
 
 # What an optimizer does: the `name` of its class and its `options`; the `shapes` of the parameters
 # and the `groups`, each with the numbers of its `members`. Optional: float32 and float64 parameters
-# in turn (`mixed`), parameters as an `iterator`, the options of OneCycleLR (`cycle`), and a group
-# (`late`) that is added before a step (`late_at`).
+# in turn (`mixed`), created in the same order on all ranks (`alike`), given as an `iterator`; the
+# options of OneCycleLR (`cycle`); and a group (`late`) that is added before a step (`late_at`).
 Case = Mapping[str, Any]
 Gradients = Sequence[Sequence[NDArray[Any] | None]]  # (step, parameter)
 
@@ -81,7 +81,7 @@ def drive(
 def probe_drive(rank: int, trainer: Any, case: Case, grads: Gradients) -> dict[str, Any]:
     """Do the same as `drive`, with the submission's optimizer."""
     with without(ZERO):
-        return drive(case, grads, trainer.ShardedOptimizer, rank)
+        return drive(case, grads, trainer.ShardedOptimizer, 0 if case.get("alike") else rank)
 
 
 def probe_state(

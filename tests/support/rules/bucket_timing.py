@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
@@ -15,7 +16,57 @@ from support.rules.gradients import Gradients, mean_of, wrong_names
 from support.rules.reductions import last_reduce
 
 FINAL = "The hook must see the final gradient"
+TOO_EARLY = (
+    "a hook of `register_hook` runs before the new gradient is in `grad`, and one of "
+    "`register_post_accumulate_grad_hook` after it."
+)
 OVERWRITTEN = "Overwriting a bucket that is being sent"
+
+
+def hooks_too_early(source: str) -> bool:
+    """Return whether a file has hooks that run before `grad` is set, and none that run after."""
+    return ".register_hook(" in source and "register_post_accumulate_grad_hook" not in source
+
+
+def seen_too_early(local: Sequence[Gradients]) -> list[Rule]:
+    """Return the rules for wrong gradients if the hooks run before `grad` is set.
+
+    Args:
+        local: by rank, the gradients of the last backward.
+    """
+    zero = [{name: value * 0 for name, value in own.items()} for own in local]
+
+    def stale(seen: Observation, expected: Any) -> Diagnosis | None:
+        wrong = wrong_names(seen, expected)
+        states = (zero, local)
+        if not wrong or not all(
+            any(close(seen[rank].get(name), state[rank][name]) for state in states)
+            for rank in range(len(local))
+            for name in wrong
+        ):
+            return None
+        return other(seen, expected)
+
+    def other(seen: Observation, expected: Any) -> Diagnosis | None:
+        wrong = wrong_names(seen, expected)
+        if not wrong:
+            return None
+        text = (
+            f"After finish(), the gradients of {listed(wrong)} are not the mean over the ranks. "
+            f"Their buckets are sent too early: {TOO_EARLY}"
+        )
+        return _found("only-some-parameters", seen, text, FINAL)
+
+    return [stale, other]
+
+
+def empty_in_hook(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise an exception of a hook that found no gradient, if the hooks run too early."""
+    failure = seen.failure
+    if failure is None or "NoneType" not in (failure.detail or ""):
+        return None
+    text = f"{failure.diagnosis.explanation} {TOO_EARLY[0].upper()}{TOO_EARLY[1:]}"
+    return replace(failure.diagnosis, explanation=text, guide=GUIDE)
 
 
 def left_too_early(
@@ -53,8 +104,7 @@ def left_too_early(
                 text = (
                     f"The gradients of {listed(wrong)} are {what}, while all other gradients are "
                     "the mean over the ranks. Their bucket was sent before the new gradient was "
-                    "added to `grad`: a hook of `register_hook` runs before that, and one of "
-                    "`register_post_accumulate_grad_hook` after it."
+                    f"added to `grad`: {TOO_EARLY}"
                 )
                 return _found(code, seen, text, FINAL)
         return None

@@ -64,6 +64,20 @@ def packed_wrongly(
     return Diagnosis(found[0], tuple(range(len(seen))), f"{case}: {found[1]}", guide=GUIDE)
 
 
+def sent_again(seen: Observation, sizes: Sequence[int], steps: int) -> Diagnosis | None:
+    """Recognise gradients that are sent several times in a step, in some of the `steps`."""
+    averaged, total = averaged_elements(seen), steps * sum(sizes)
+    if averaged < 1.2 * total:
+        return None
+    text = (
+        f"{counted(steps, 'step')} of {sum(sizes)} gradients average {averaged} floats, although "
+        f"there are only {total}. Send each gradient once in a step. If the first step is right, "
+        "something that counts or marks gradients is not reset by finish()."
+    )
+    ranks = tuple(range(seen.world_size))
+    return Diagnosis("synchronised-too-often", ranks, text, guide=GUIDE)
+
+
 def _packing(
     buckets: list[int], averaged: int, sizes: Sequence[int], cap: float, seen: Observation
 ) -> tuple[str, str] | None:

@@ -30,6 +30,15 @@ SENDS_WEIGHTS = (
     "They do so for one sample, although a rank's part of the weight has only {} bytes. Send "
     "activations and their gradients, never parts of the weight."
 )
+PASS_ON = (
+    "The sum in forward is right; its backward must pass the gradient on unchanged. Autograd's own "
+    "versions, such as torch.distributed.nn.functional.all_reduce, also sum in backward."
+)
+SPLIT_BACK = (
+    "Where forward gathers the outputs, backward must only take this rank's slice of the gradient. "
+    "Autograd's own versions, such as torch.distributed.nn.functional.all_gather, also sum in "
+    "backward."
+)
 GATHERED = "Gather the parts in the order of the ranks, on every rank."
 SUMMED = (
     "A parameter that is complete on every rank, such as a bias added to a sum, must start with "
@@ -37,12 +46,15 @@ SUMMED = (
 )
 
 
-def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
+def layer_gradient_mistakes(
+    name: str, expected: Sequence[Any], *, gathers: bool = False
+) -> list[Rule]:
     """Return the rules for one gradient of a parallel layer.
 
     Args:
         name: "inputs", "weight" or "bias".
         expected: by rank, the right gradient.
+        gathers: whether forward gathers the outputs, instead of summing products.
     """
     what, world_size = GRADIENTS[name], len(expected)
 
@@ -60,7 +72,8 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     other = unlike_linear(what)
     if world_size == 1:  # nothing is split: a factor of 1 would match right gradients
         return [no_gradient, other]
-    many = _summed_in_backward(what, [world_size * gradient for gradient in expected])
+    advice = SPLIT_BACK if gathers else PASS_ON
+    many = _summed_in_backward(what, [world_size * gradient for gradient in expected], advice)
     few = ends_with(
         [gradient / world_size for gradient in expected],
         "differs-from-single-process",
@@ -72,7 +85,7 @@ def layer_gradient_mistakes(name: str, expected: Sequence[Any]) -> list[Rule]:
     return [no_gradient, many, few, other]
 
 
-def _summed_in_backward(what: str, wrong: Sequence[Any]) -> Rule:
+def _summed_in_backward(what: str, wrong: Sequence[Any], advice: str) -> Rule:
     """Return the rule for gradients that are summed over the ranks although each is complete."""
 
     def rule(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -83,10 +96,8 @@ def _summed_in_backward(what: str, wrong: Sequence[Any]) -> Rule:
         at = f", at {last}" if last and last not in earlier else ""
         text = (
             f"{what} is {seen.world_size} times the gradient in nn.Linear: backward sums it over "
-            f"the ranks{at}, but every rank already has the complete gradient. The sum in forward "
-            "is right; its backward must pass the gradient on unchanged. Autograd's own versions "
-            "of all_reduce, such as torch.distributed.nn.functional.all_reduce, also sum in "
-            "backward: write a torch.autograd.Function instead."
+            f"the ranks{at}, but every rank already has the complete gradient. {advice} Write a "
+            "torch.autograd.Function."
         )
         where = last if at else None
         ranks = tuple(range(seen.world_size))

@@ -118,11 +118,15 @@ def empty_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     )
     if not empty:
         return None
-    text = (
-        f"After the step, the gradient of a parameter is None or zero on {ranks_text(empty)}. "
-        "Either backward does not reach these stages, or the gradients are cleared after the step. "
-        "Clear them at the beginning of the step."
-    )
+    text = f"After the step, the gradient of a parameter is None or zero on {ranks_text(empty)}. "
+    if len(seen) - 1 in empty:
+        text += "Either backward does not reach these stages, or the gradients are cleared after "
+        text += "the step. Clear them at the beginning of the step."
+    else:
+        text += "Only later stages have gradients, so the gradient of the loss is not sent back to "
+        text += "these. Autograd computes it for a received activation only if `requires_grad_()` "
+        text += "is called on it before the stage's forward: then send its `grad` to the rank "
+        text += "before."
     return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
 
 

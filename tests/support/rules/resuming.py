@@ -76,7 +76,7 @@ def _explanation(
         return code, (
             f"The resumed call loaded the weights that the model had after "
             f"{counted(steps[0], 'sample')}, but its data continues after sample {start}: some "
-            f"samples are {what}. Save the position together with the weights."
+            f"samples are {what}. {_advice(whole, start, steps[0])}"
         )
     if any(s["trained"] != w["trained"][start:] for s, w in zip(second, whole, strict=True)):
         return "samples-repeated", (
@@ -98,6 +98,20 @@ def _explanation(
         f"{text} Save everything that a step depends on, for example momentum and a changing "
         "learning rate."
     )
+
+
+def _advice(whole: Sequence[Mapping[str, Any]], start: int, reached: int) -> str:
+    """Say what to do if the data continue after another sample than the weights have reached."""
+    epochs, world_size = len(whole[0].get("history", ())), len(whole)
+    share = len(whole[0]["trained"]) // max(1, epochs)
+    before, of_epoch = divmod(reached, max(1, share))
+    if world_size > 1 and start == before * share + of_epoch // world_size:
+        return (
+            "In this epoch, that is the position divided by the number of ranks: `samples_seen` of "
+            "`resume` counts the samples of all ranks together, so multiply the samples of one "
+            "rank by the number of ranks."
+        )
+    return "Save the position together with the weights."
 
 
 def beyond_epochs(second: Sequence[Mapping[str, Any]], epochs: int) -> Diagnosis | None:

@@ -142,11 +142,14 @@ def _check_outputs(seen: Observation, expected: Sequence[Any], mistakes: Sequenc
     )
 
 
-def _check_gradient(seen: Observation, name: str, expected: Sequence[Any], *mistakes: Rule) -> None:
+def _check_gradient(
+    seen: Observation, name: str, expected: Sequence[Any], *mistakes: Rule, gathers: bool = False
+) -> None:
+    known = layer_gradient_mistakes(name, expected, gathers=gathers)
     assert_rank_by_rank(
         each(seen, lambda kept: kept[name]),
         expected,
-        mistakes=[*(mistakes if len(seen) > 1 else []), *layer_gradient_mistakes(name, expected)],
+        mistakes=[*(mistakes if len(seen) > 1 else []), *known],
     )
 
 
@@ -166,11 +169,12 @@ def _judge_column(
         _check_outputs(seen, [whole["outputs"]] * world_size, [rule])
     else:
         _check_outputs(seen, parts, [])
-    _check_gradient(seen, "weight", whole["weight"].chunk(world_size))
+    how = {"gathers": gather_output}
+    _check_gradient(seen, "weight", whole["weight"].chunk(world_size), **how)
     if bias:
-        _check_gradient(seen, "bias", whole["bias"].chunk(world_size))
+        _check_gradient(seen, "bias", whole["bias"].chunk(world_size), **how)
     alone = column_input_mistake(drawn["upstream"], drawn["weight"], world_size)
-    _check_gradient(seen, "inputs", [whole["inputs"]] * world_size, alone)
+    _check_gradient(seen, "inputs", [whole["inputs"]] * world_size, alone, **how)
 
 
 def _judge_row(

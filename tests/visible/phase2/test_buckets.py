@@ -19,7 +19,13 @@ from gradsync.text import listed
 from support.probes.bucket_marks import mark
 from support.probes.chains import probe_buckets, probe_overlap, stretch_of
 from support.probes.names import PARTS, first_numbers, model_named, name_sets
-from support.rules.bucket_timing import left_too_early, overwritten
+from support.rules.bucket_timing import (
+    empty_in_hook,
+    hooks_too_early,
+    left_too_early,
+    overwritten,
+    seen_too_early,
+)
 from support.rules.buckets import (
     averaged_elements,
     averaging_mistakes,
@@ -32,7 +38,7 @@ from support.rules.buckets import (
 )
 from support.rules.gradients import mean_of
 from support.rules.names import mixed_means, order_depends_on_names
-from support.rules.packing import not_one_bucket, nothing_sent_early, packed_wrongly
+from support.rules.packing import not_one_bucket, nothing_sent_early, packed_wrongly, sent_again
 from support.rules.rounding import OF_FLOAT64
 
 GUIDE = "Buckets and overlap"
@@ -72,11 +78,14 @@ def added(*passes):
     return {name: sum(grads[name] for grads in passes) for name in passes[0]}
 
 
-def assert_means(seen, local, mistakes=(), departures=(), steps=1, **options):
+def assert_means(ranks, seen, local, mistakes=(), departures=(), steps=1, **options):
     """Compare the gradients with the mean of the ranks' own ones, `local`."""
     zeros = [dict.fromkeys(grads, 0.0) for grads in local]
     early = left_too_early(zeros, "only-some-parameters", local, steps * sum(SIZES))
-    known = averaging_mistakes(local, departures=[early, *departures], steps=steps)
+    hooks = hooks_too_early(ranks.source("template_trainer.py"))
+    stale, other = seen_too_early(local)
+    departures = [stale] * hooks + [early, *departures]
+    known = averaging_mistakes(local, departures=departures, steps=steps) + [other] * hooks
     assert_on_every_rank(
         seen,
         mean_of(local),
@@ -129,10 +138,13 @@ def test_gradients_are_the_mean_after_finish(ranks):
         return after
 
     numbers = [[2.0, 6.0], [4.0, 10.0]]
-    seen = ranks(probe, world_size=2, numbers=numbers, caps=[25.0, SMALL])
+    hooks = hooks_too_early(ranks.source("template_trainer.py"))
+    options = {"numbers": numbers, "caps": [25.0, SMALL], "mistakes": [empty_in_hook] * hooks}
+    seen = ranks(probe, world_size=2, **options)
 
     for step, of_step in zip([*numbers, *numbers], case_by_case(seen, 4), strict=True):
-        assert_means(of_step, [own(number) for number in step], steps=4)
+        assert_means(ranks, of_step, [own(number) for number in step], steps=4)
+    raise_mistake(sent_again(seen, SIZES, steps=4))
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -148,7 +160,7 @@ def test_a_single_rank_keeps_its_gradients(ranks):
 
     seen = ranks(probe, world_size=1)
 
-    assert_means(seen, [own(2)])
+    assert_means(ranks, seen, [own(2)])
 
 
 def probe_used(rank, trainer, orders, cap):
@@ -172,8 +184,8 @@ def assert_used(ranks, orders, cap, mistakes=()):
     seen = ranks(probe_used, world_size=2, orders=orders, cap=cap, mistakes=[unlike_buckets])
 
     first, second = case_by_case(seen, 2)
-    assert_means(first, [own(6, orders[0]), own(2, orders[1])], mistakes)
-    assert_means(second, [own(6), own(2)])
+    assert_means(ranks, first, [own(6, orders[0]), own(2, orders[1])], mistakes)
+    assert_means(ranks, second, [own(6), own(2)])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -198,6 +210,8 @@ def idle_rank(seen, _expected):
     """Recognise a deadlock of a rank that starts too few buckets in finish()."""
     if seen.failure is None or seen.failure.status != "deadlock":
         return None
+    if found := sent_again(seen, SIZES, steps=2):
+        return found
     text = (
         "Rank 1 had no backward that sends before finish(), which must start all buckets that are "
         "not sent yet, in every step. "
@@ -234,7 +248,9 @@ def test_frozen_parameters_are_left_alone(ranks):
         f"{listed(frozen)} after it. Use only parameters that require gradients.",
         guide=GUIDE,
     )
-    assert_means(without(seen, "layer 1"), [leaving(own(number), "layer 1") for number in (6, 2)])
+    assert_means(
+        ranks, without(seen, "layer 1"), [leaving(own(number), "layer 1") for number in (6, 2)]
+    )
 
 
 def without(seen, layer):
@@ -254,7 +270,9 @@ def test_a_layer_that_no_rank_uses(ranks):
 
     seen = ranks(probe, world_size=2)
 
-    assert_means(without(seen, "layer 2"), [leaving(own(number), "layer 2") for number in (6, 2)])
+    assert_means(
+        ranks, without(seen, "layer 2"), [leaving(own(number), "layer 2") for number in (6, 2)]
+    )
     wrong = [grads["layer 2"] for grads in seen if grads["layer 2"] not in (None, 0.0)]
     check(
         not wrong,
@@ -281,7 +299,10 @@ def test_a_shared_weight_is_averaged_once(ranks):
     ]
     once = "A weight that two layers share is one parameter: average it once."
     assert_means(
-        seen, local, [only_these_wrong(["layer 1", "layer 2"], "tied-parameters-wrong", once)]
+        ranks,
+        seen,
+        local,
+        [only_these_wrong(["layer 1", "layer 2"], "tied-parameters-wrong", once)],
     )
     sent = averaged_elements(seen)
     check(
@@ -308,10 +329,10 @@ def test_every_gradient_is_averaged_in_its_own_dtype(ranks):
 
     averaged = each(seen, lambda value: value[0])
     local = [own(6 / 3), own(2 / 3)]
-    assert_means(averaged, local)
+    assert_means(ranks, averaged, local)
     doubles = [{name: grads[name] for name in ("layer 0", "layer 2")} for grads in local]
     seen_doubles = without(without(averaged, "layer 1"), "layer 3")
-    assert_means(seen_doubles, doubles, roundings=OF_FLOAT64)
+    assert_means(ranks, seen_doubles, doubles, roundings=OF_FLOAT64)
     kinds = seen[0][1]
     check(
         kinds == ["torch.float64", "torch.float32"] * 2,
@@ -325,11 +346,11 @@ def test_every_gradient_is_averaged_in_its_own_dtype(ranks):
 def probe_no_sync(rank, trainer, cap):
     """Return the gradients after passes under no_sync() before the one that sends, and after it.
 
-    The numbers are 10 and 100 under no_sync(), and 1 in the pass that sends; on rank 1 twice that.
+    The numbers are 10 and 20 under no_sync(), and 1 in the pass that sends; on rank 1 twice that.
     """
     group = dist.new_group()
     after = []
-    for earlier, later in (([10.0, 100.0], []), ([], [10.0])):
+    for earlier, later in (([10.0, 20.0], []), ([], [10.0])):
         model = Layers()
         averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
         mark(group, 1 + 2 * len(after))
@@ -349,7 +370,7 @@ def probe_no_sync(rank, trainer, cap):
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_backward_under_no_sync_only_accumulates(ranks):
-    """Passes with 10 and 100 under no_sync() send nothing and add up; then 1 is added and sent."""
+    """Passes with 10 and 20 under no_sync() send nothing and add up; then 1 is added and sent."""
     seen = ranks(probe_no_sync, world_size=2, cap=SMALL)
 
     calls = between(seen, 0, (1, 2))
@@ -360,16 +381,16 @@ def test_backward_under_no_sync_only_accumulates(ranks):
         guide=GUIDE,
     )
     before, _ = case_by_case(seen, 2)
-    held = [added(own(10 * n), own(100 * n)) for n in (1, 2)]
+    held = [added(own(10 * n), own(20 * n)) for n in (1, 2)]
     inside = [value[0] for value in before]
     check(
         inside == held,
         "accumulation-lost",
-        f"After passes with 10 and 100 under no_sync() the gradients should be {held} by rank, but "
+        f"After passes with 10 and 20 under no_sync() the gradients should be {held} by rank, but "
         f"they are {inside}. Under no_sync(), backward must only accumulate.",
         guide=GUIDE,
     )
-    assert_sums(each(before, lambda value: value[1]), held, [own(1), own(2)])
+    assert_sums(ranks, each(before, lambda value: value[1]), held, [own(1), own(2)])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -380,13 +401,13 @@ def test_a_second_backward_before_finish(ranks):
     _, after = case_by_case(seen, 2)
     held, sent = [own(10), own(20)], [own(1), own(2)]
     both = [added(*passes) for passes in zip(held, sent, strict=True)]
-    assert_sums(each(after, lambda value: value[1]), held, sent, [overwritten(both)])
+    assert_sums(ranks, each(after, lambda value: value[1]), held, sent, [overwritten(both)])
 
 
-def assert_sums(seen, held, sent, departures=()):
+def assert_sums(ranks, seen, held, sent, departures=()):
     """Compare with the means of the gradients held under no_sync() and those that were sent."""
     both = [added(*passes) for passes in zip(held, sent, strict=True)]
-    assert_means(seen, both, lost_or_local(held, sent), departures)
+    assert_means(ranks, seen, both, lost_or_local(held, sent), departures)
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
@@ -415,7 +436,7 @@ def test_a_rank_without_backward_takes_part_in_finish(ranks):
 
     none = {f"layer {layer}": 0.0 for layer in ALL}
     for of_step, grads in zip(case_by_case(seen, 2), (none, own(2)), strict=True):
-        assert_means(of_step, [own(6), grads])
+        assert_means(ranks, of_step, [own(6), grads])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)

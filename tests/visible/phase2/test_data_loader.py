@@ -243,6 +243,7 @@ def test_the_rest_of_a_shuffled_epoch_continues_its_order(ranks):
 
 
 KEEPS = "`set_epoch` with the resumed epoch keeps the position, and a different epoch drops it"
+PLAIN = ([["resume", 3, 4]], 3, 4, "")
 RESUMES = (  # the calls before a pass; the epoch and the position at which the pass begins
     ([["resume", 3, 4], ["set_epoch", 3]], 3, 4, KEEPS),
     ([["resume", 0, 4], ["set_epoch", 0]], 0, 4, KEEPS),
@@ -268,8 +269,10 @@ def test_set_epoch_keeps_only_the_position_of_the_same_epoch(ranks):
             seen.append([order, probe_passes(data_loader, 20, 2, [*calls, ["pass"]])])
         return seen
 
-    [seen] = ranks(probe, 1, process_group=False, resumes=RESUMES)
+    [seen] = ranks(probe, 1, process_group=False, resumes=[PLAIN, *RESUMES])
 
+    (order, by_rank), *seen = seen
+    raise_mistake(diagnose_strides([passes[0][1] for passes in by_rank], order, seen=4))
     for (calls, epoch, position, why), (order, by_rank) in zip(RESUMES, seen, strict=True):
         shares = [passes[0][1] for passes in by_rank]
         found = diagnose_strides(shares, order, seen=position)
