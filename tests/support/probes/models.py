@@ -52,8 +52,9 @@ def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module
     convolution is dense but not contiguous (`channels_last`), so `contiguous()` copies it.
     """
     seed_weights(seed)
-    norm, head = nn.BatchNorm2d(3), nn.Linear(12, 4)
-    model = nn.Sequential(nn.Conv2d(2, 3, 2), norm, nn.Flatten(), head)
+    conv, norm, head = nn.Conv2d(2, 3, 2), nn.BatchNorm2d(3), nn.Linear(12, 4)
+    conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
+    model = nn.Sequential(conv, norm, nn.Flatten(), head)
     head.bias.requires_grad_(False)
     model.register_parameter("scale", nn.Parameter(torch.rand(3, dtype=torch.float64)))
     model.register_buffer("mask", torch.rand(5) > 0.5, persistent=False)
@@ -61,7 +62,7 @@ def motley_model(seed: int, rank: int = 0, *, spoilt: bool = False) -> nn.Module
         head.weight[0, 0] = float("nan") if spoilt else -0.0
         for name, buffer in norm.named_buffers():
             buffer.add_(2**40 + 1 + seed if name == "num_batches_tracked" else torch.rand(3))
-    return placed(model.to(memory_format=torch.channels_last), rank)
+    return placed(model, rank)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
