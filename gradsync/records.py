@@ -74,6 +74,7 @@ class Diagnosis:
     where: str | None = None  # "template_trainer.py:91"
     guide: str | None = None  # a heading of GUIDELINES.md
     whole_file: bool = False  # the file can't be imported, which fails all its tests
+    vague: bool = False  # it names a symptom; another test of the exercise may know the mistake
 
 
 @dataclass(frozen=True, slots=True)

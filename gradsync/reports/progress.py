@@ -19,6 +19,7 @@ from gradsync.reports.summary import (
     hint_command,
     paragraphs,
     problems,
+    problems_of,
     short_name,
     visible_standing,
 )
@@ -92,7 +93,7 @@ def _remark(exercise: Exercise, shown_below: set[str]) -> Text:
         return Text("")
     if exercise.status == "unfinished":
         return Text(_unwritten(exercise), style="dim")
-    wrong = _first_wrong(exercise)
+    wrong = problems_of(exercise)[0].first
     if exercise.id in shown_below:
         return Text(f"because of {_place(wrong)}, see below")
     text = printable(" ".join(paragraphs(wrong)[:1]))
@@ -108,10 +109,6 @@ def _unwritten(exercise: Exercise) -> str:
     messages = [v.message for v in exercise.verdicts if v.status == "unfinished"]
     needs = [m for m in messages if m.startswith(f"{exercise.id} needs ")]
     return printable(needs[0]) if len(needs) == len(messages) else "to write"
-
-
-def _first_wrong(exercise: Exercise) -> Verdict:
-    return next(v for v in exercise.verdicts if v.status not in ("passed", "unfinished"))
 
 
 def _place(verdict: Verdict) -> str:
@@ -132,7 +129,7 @@ def _next_step(
             first = Text.assemble("Next: write ", (name, "bold"), f" in {printable(exercise.file)}")
             return Group(first, _to_read(exercise, lessons.get(exercise.id)))
         if exercise.id in shown_below:
-            return Text.assemble("Next: fix ", (_place(_first_wrong(exercise)), "bold"))
+            return Text.assemble("Next: fix ", (_place(problems_of(exercise)[0].first), "bold"))
         if exercise.status != "passed":
             command = f"gradsync check {short_name(exercise)}{option}"
             return Text.assemble("Next: ", (command, "bold"), " shows the details")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gradsync.records import FIRST_PHASE, Printed, Report, Status, Verdict
 from gradsync.reports.text import printable, slug
 from gradsync.text import counted, full_stop, ranks_text
 
+T = TypeVar("T")
 _NAMED = 3  # exercises of a problem that are named; more are only counted
 
 
@@ -137,9 +139,28 @@ def problems(report: Report) -> list[Problem]:
 
     Files that can't be imported come first, because all their tests fail for this reason.
     """
-    wrong = (v for e in exercises(report) for v in e.verdicts)
-    groups = _group((v for v in wrong if v.status not in ("passed", "unfinished")), _mistake)
-    return sorted(map(Problem, groups), key=lambda each: not _is_of_whole_file(each.first))
+    found = [problem for exercise in exercises(report) for problem in problems_of(exercise)]
+    together = _group(found, lambda problem: _mistake(problem.first))
+    joined = [Problem(tuple(v for each in group for v in each.verdicts)) for group in together]
+    return sorted(joined, key=lambda each: not _is_of_whole_file(each.first))
+
+
+def problems_of(exercise: Exercise) -> list[Problem]:
+    """Return each mistake of an exercise once.
+
+    A test that only sees a symptom, and a deadlock in which ranks wait at the line of another one,
+    belong to the mistake that another test names.
+    """
+    wrong = [v for v in exercise.verdicts if v.status not in ("passed", "unfinished")]
+    found: list[tuple[Verdict, ...]] = []
+    for group in sorted(_group(wrong, _mistake), key=lambda group: _is_vague(group[0])):
+        causes = (at for at, known in enumerate(found) if _explains(known[0], group[0]))
+        at = next(causes, None)
+        if at is None:
+            found.append(group)
+        else:
+            found[at] += group
+    return [Problem(group) for group in found]
 
 
 def unimported(verdicts: Iterable[Verdict]) -> list[str]:
@@ -257,6 +278,26 @@ def _is_of_whole_file(verdict: Verdict) -> bool:
     return verdict.diagnosis is not None and verdict.diagnosis.whole_file
 
 
+def _is_vague(verdict: Verdict) -> bool:
+    """Return whether a test only knows that something is wrong."""
+    known = verdict.diagnosis
+    return verdict.status == "failed" and (known is None or known.vague)
+
+
+def _explains(known: Verdict, verdict: Verdict) -> bool:
+    """Return whether the mistake of a test is probably that of another test of the exercise."""
+    one, other = known.diagnosis, verdict.diagnosis
+    if _is_vague(verdict) and not _is_vague(known):
+        return True
+    if one is None or other is None:
+        return False
+    if other.vague:
+        return True
+    if known.status == verdict.status == "deadlock":
+        return bool(one.where) and f"{one.where}" in other.explanation
+    return one.code == other.code and None in (one.where, other.where)
+
+
 def _mistake(verdict: Verdict) -> Hashable:
     if verdict.status == "missing":  # one missing file is one mistake
         return verdict.status, verdict.message
@@ -266,13 +307,11 @@ def _mistake(verdict: Verdict) -> Hashable:
         return verdict.status, verdict.diagnosis.where, verdict.diagnosis.explanation
     # The line at which a loop was stopped is random.
     where = None if verdict.status == "timeout" else verdict.diagnosis.where
-    return verdict.exercise, verdict.status, verdict.diagnosis.code, where
+    return verdict.exercise, verdict.diagnosis.code, where
 
 
-def _group(
-    verdicts: Iterable[Verdict], key: Callable[[Verdict], Hashable]
-) -> list[tuple[Verdict, ...]]:
-    groups: dict[Hashable, list[Verdict]] = {}
-    for verdict in verdicts:
-        groups.setdefault(key(verdict), []).append(verdict)
+def _group(items: Iterable[T], key: Callable[[T], Hashable]) -> list[tuple[T, ...]]:
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return [tuple(group) for group in groups.values()]

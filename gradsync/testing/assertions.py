@@ -114,8 +114,17 @@ def case_by_case(seen: Observation, count: int) -> list[Observation]:
 
 
 def check(
-    holds: bool, code: str, explanation: str, ranks: Sequence[int] = (), guide: str | None = None
+    holds: bool,
+    code: str,
+    explanation: str,
+    ranks: Sequence[int] = (),
+    guide: str | None = None,
+    *,
+    vague: bool = False,
 ) -> None:
-    """Raise a mistake with this code and explanation unless the condition `holds`."""
+    """Raise a mistake with this code and explanation unless the condition `holds`.
+
+    It is `vague` if the explanation only describes a symptom.
+    """
     if not holds:
-        raise_mistake(Diagnosis(code, tuple(ranks), explanation, guide=guide))
+        raise_mistake(Diagnosis(code, tuple(ranks), explanation, guide=guide, vague=vague))

@@ -36,8 +36,9 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     "^NotImplementedError$": "Is the name of a method misspelt, such as __iter__ or forward?",
     "default process group twice": "A process group is already running: use it instead of "
     "starting another.",
-    "NCCL built in|supported with GPUs|_cuda_setDevice|with CUDA|NVIDIA driver|No CUDA GPUs": ""
-    "There is no GPU: use the gloo backend.",
+    "NCCL built in|supported with GPUs": "There is no GPU: use the gloo backend.",
+    "_cuda_setDevice|with CUDA|NVIDIA driver|No CUDA GPUs": ""
+    "There is no GPU: use one only if `torch.cuda.is_available()`, and else the CPU.",
     r"Pair is not connected .*\[none\]": "A rank can't send to itself or receive from itself: "
     "check the rank that you pass to this call.",
     "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",

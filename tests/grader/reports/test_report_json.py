@@ -62,6 +62,7 @@ def test_json_has_the_contracts_keys():
         "where": "template_trainer.py:94",
         "guide": "Gradient aggregation",
         "whole_file": False,
+        "vague": False,
     }
     assert passed["diagnosis"] is None
 

@@ -63,6 +63,33 @@ def test_the_same_mistake_on_another_line_is_another_problem():
     assert len(summary.problems(report(one, other))) == 2
 
 
+def test_a_mistake_without_a_line_is_that_on_a_line():
+    one = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
+    other = verdict(status="failed", diagnosis=replace(SUM_NOT_MEAN, where=None))
+
+    assert len(summary.problems(report(other, one))) == 1
+
+
+def test_a_test_that_sees_a_symptom_belongs_to_the_mistake_that_another_one_names():
+    vague = Diagnosis("does-not-learn", (0,), "the loss does not decrease", vague=True)
+    symptoms = [verdict(status="failed", diagnosis=known) for known in (vague, None)]
+    named = verdict(status="failed", diagnosis=SUM_NOT_MEAN)
+
+    [problem] = summary.problems(report(*symptoms, named))
+
+    assert problem.verdicts == (named, *symptoms)
+    assert len(summary.problems(report(*symptoms))) == 2
+
+
+@pytest.mark.parametrize(("line", "count"), [("trainer.py:9", 1), ("trainer.py:8", 2)])
+def test_deadlocks_in_which_ranks_wait_at_the_same_line_are_one_problem(line, count):
+    one = Diagnosis("deadlock-rank-missing", (1,), "Rank 0 waits at trainer.py:9.", line)
+    other = Diagnosis("deadlock-order-differs", (1,), "Rank 0 is at trainer.py:9.", "trainer.py:3")
+    both = [verdict(status="deadlock", diagnosis=diagnosis) for diagnosis in (one, other)]
+
+    assert len(summary.problems(report(*both))) == count
+
+
 def test_an_endless_loop_is_one_problem_wherever_it_was_stopped():
     slow = [Diagnosis("too-slow", (0,), "it did not finish", f"trainer.py:{n}") for n in (1, 2)]
     stopped = [verdict(status="timeout", diagnosis=diagnosis) for diagnosis in slow]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -107,7 +108,8 @@ def other_numbers(
             if what == MEAN_OF_MEANS:
                 text += " Weight each batch's loss by its number of samples."
             code = "mean-of-means" if what == MEAN_OF_MEANS else "differs-from-single-process"
-            return _found(code, text, guide if name == "train_loss" else evaluation, wrong)
+            found = _found(code, text, guide if name == "train_loss" else evaluation, wrong)
+            return replace(found, vague=what is None)
     return None
 
 

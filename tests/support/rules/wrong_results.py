@@ -12,6 +12,7 @@ from gradsync.testing.values import ROUNDINGS, close
 
 # In these mistakes something is missing: the last collective's line is not the line to change.
 WITHOUT_LINE = (
+    "differs-from-single-process",
     "does-not-learn",
     "gradients-not-synchronised",
     "gradients-not-zeroed",
@@ -60,7 +61,7 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
             "clear the gradients, forward, loss, backward, update."
         )
         ranks = tuple(range(seen.world_size))
-        return Diagnosis("differs-from-single-process", ranks, text, last_line(seen), guide)
+        return Diagnosis("differs-from-single-process", ranks, text, guide=guide, vague=True)
 
     return rule
 

@@ -126,6 +126,7 @@ def test_a_learners_not_implemented_error_is_unfinished():
             "Distributed package doesn't have NCCL built in",
             "There is no GPU: use the gloo backend.",
         ),
+        ("AssertionError", "Torch not compiled with CUDA enabled", "else the CPU."),
         (
             "AttributeError",
             "'list' object has no attribute 'set_epoch'",
