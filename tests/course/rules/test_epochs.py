@@ -11,6 +11,11 @@ from support.rules.epochs import order_of_another_epoch, other_batches, other_sa
 HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
 
 
+def trained(*by_rank, strange=0):
+    """Return a run of ranks that trained on these samples, and on `strange` validation samples."""
+    return [{"trained": own, "strange": strange, "orders": []} for own in by_rank]
+
+
 @pytest.mark.parametrize(
     ("rank_0", "rank_1", "other", "code"),
     [
@@ -26,15 +31,32 @@ HEADINGS = {"shares": "Shares", "epochs": "Epochs", "guide": "Training"}
     ],
 )
 def test_each_mistake_in_the_samples_has_its_code(rank_0, rank_1, other, code):
-    seen = [{"trained": rank_0}, {"trained": rank_1}]
-    reseeded = [{"trained": other}, {"trained": sorted({0, 1, 2, 3} - set(other))}]
+    seen = trained(rank_0, rank_1)
+    reseeded = trained(other, sorted({0, 1, 2, 3} - set(other)))
 
     assert other_samples(seen, reseeded, seen, samples=4, **HEADINGS).code == code
 
 
+def test_training_on_validation_samples_is_recognised():
+    seen = trained([0], [0], strange=2)
+
+    found = other_samples(seen, seen, seen, samples=4, **HEADINGS)
+
+    assert found.code == "samples-missing"
+    assert "samples of `val_dataset`" in found.explanation
+
+
+def test_the_epoch_whose_order_is_repeated_is_named():
+    seen = [{**run, "orders": [[1, 0], [0, 1]]} for run in trained([0, 1, 0, 1], [2, 3, 2, 3])]
+
+    found = other_samples(seen, trained([2, 3], [0, 1]), seen, samples=4, **HEADINGS)
+
+    assert "that of the sampler's epoch 1" in found.explanation
+
+
 def test_an_epoch_is_padded_and_the_default_seed_is_0():
-    seen = [{"trained": [0, 1, 2, 0]}, {"trained": [2, 0, 1, 2]}]
-    reseeded = [{"trained": [2, 1]}, {"trained": [0, 2]}]
+    seen = trained([0, 1, 2, 0], [2, 0, 1, 2])
+    reseeded = trained([2, 1], [0, 2])
 
     default = other_samples(seen, reseeded, seen, samples=3, **HEADINGS)
     another = other_samples(seen, reseeded, reseeded, samples=3, **HEADINGS)

@@ -83,4 +83,5 @@ def test_the_model_learns_to_read_handwritten_digits(ranks):
         f"least {goal:.0%}; one process reaches about 97%.",
         ranks=range(2),
         guide=GUIDE,
+        vague=True,
     )

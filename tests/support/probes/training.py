@@ -66,19 +66,22 @@ def spied_training(
     Returns:
         `weights`, with buffers, and the names of the `buffers`; the `history`; `trained`, the
         training samples in the order in which the model was trained on them; `sizes`, the sizes of
-        their batches; `lines`, what was printed to stdout.
+        their batches; `strange`, on how many validation samples it was trained; `lines`, what was
+        printed to stdout.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
     # torch's warnings go to stderr
     with without(DDP), printed() as lines:
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
+    others = set(data[1][0][:, 0].tolist()) - numbers.keys()
     return {
         "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
         "buffers": [name for name, _ in model.named_buffers()],
         "history": rows_of(history),
         "trained": [numbers[first] for first in model.trained if first in numbers],
         "sizes": list(model.sizes),
+        "strange": sum(first in others for first in model.trained),
         "lines": lines,
     }
 

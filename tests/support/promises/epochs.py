@@ -266,7 +266,12 @@ def epoch_loss_mistakes(losses, sizes, count):
             f"returns a loss that is {ranks} times too small. The loss of a step is already the "
             "mean over the ranks: do not divide it again.",
         ),
-        rule(by_rank.sum(), "sum-not-mean", "returns the sum of the ranks' losses, not the mean."),
+        rule(
+            by_rank.sum(),
+            "sum-not-mean",
+            "returns the sum of the ranks' losses, not the mean. The loss of train_step is already "
+            "the mean over the ranks: do not add it up over the ranks again.",
+        ),
     ]
 
 

@@ -46,7 +46,7 @@ def probe_group(rank, world_size, trainer, port):
     device = trainer.setup_distributed(info)
     kind = type(device).__name__
     sort = device.type if kind == "device" else "cpu"  # a CPU may have any index
-    total = torch.ones(1, device=sort)
+    total = torch.ones(1)
     dist.all_reduce(total)
     del taken
     there = connected_to(port) if rank != 0 else []  # rank 0 may use another address for itself
@@ -130,15 +130,23 @@ def group_of_every_rank(ranks, world_size):
         ranks=every,
         guide=GUIDE,
     )
+    away = [rank for rank in every if seen[rank][4] != "cpu"]
+    check(
+        not away,
+        "wrong-device",
+        f"On a machine without a GPU, setup_distributed returns a device of type "
+        f"{seen[away[0]][4] if away else ''} on {ranks_text(away)}. Return GPU number `local_rank` "
+        "only if CUDA is available, and else the CPU.",
+        ranks=away,
+        guide=GUIDE,
+    )
     check(
         all(
-            ("gloo" in value[2] or value[2] == UNDECIDED)
-            and value[3:] == ["device", "cpu", world_size]
+            ("gloo" in value[2] or value[2] == UNDECIDED) and value[5] == world_size
             for value in seen
         ),
         "exception",
-        f"On a machine without a GPU, rank 0 uses {seen[0][2]} and the device {seen[0][4]}. The "
-        "group must use gloo, and the device must be the CPU.",
+        f"On a machine without a GPU, rank 0 uses {seen[0][2]}. The group must use gloo.",
         ranks=every,
         guide=GUIDE,
     )

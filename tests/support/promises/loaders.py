@@ -15,6 +15,7 @@ from gradsync.text import ranks_text
 from support.probes.returned import WrongReturn, described, loaders_of
 from support.rules.loaders import (
     GUIDE,
+    everything_loaded,
     index_past_the_end,
     other_dataset,
     sampler_refused,
@@ -157,6 +158,9 @@ def batches_of_each_rank(ranks, counts, batch_size, world_sizes):
     inputs = {"counts": counts, "batch_size": batch_size, "world_sizes": world_sizes}
     [seen] = ranks(probe, 1, process_group=False, mistakes=MISTAKES, **inputs)
 
+    def again():
+        return ranks(probe, 1, **inputs)
+
     for world_size, by_rank in zip(world_sizes, seen, strict=True):
         check_own(by_rank)
         for rank, loaders in enumerate(by_rank):
@@ -166,14 +170,9 @@ def batches_of_each_rank(ranks, counts, batch_size, world_sizes):
                 share, other = (-(-samples // world_size) for samples in both)
                 case = f"{count} samples, world size {world_size}, batches of {batch_size}: the "
                 case += f"{name} loader"
-                check(
-                    world_size == 1 or sum(sizes) < count,
-                    "sampler-not-used",
-                    f"{case} of rank {rank} yields all {count} samples. Use a sampler, so that "
-                    "each rank gets its share.",
-                    ranks=[rank],
-                    guide=GUIDE,
-                )
+                if world_size > 1 and sum(sizes) >= count:
+                    case = f"{case} of rank {rank} yields all {count} samples"
+                    raise_mistake(everything_loaded(case, [rank], seen, again))
                 check(
                     max(sizes, default=0) == batch_size,
                     "batch-size-divided",
@@ -233,8 +232,11 @@ def own_share_on_every_rank(ranks, counts, world_size, seed):
     *made, shortcuts = seen
     (train, val), (again, _), (other, _), under = map(check_own, made)
     case = f"With {world_size} ranks"
-    check_shared(case, "train", train, counts[0])
-    check_shared(case, "val", val, counts[1])
+    for name, shares, count in (("train", train, counts[0]), ("val", val, counts[1])):
+        whole = [rank for rank, share in enumerate(shares) if set(share) == set(range(count))]
+        if whole:
+            text = f"{case}, the {name} loader of {ranks_text(whole)} yields all {count} samples"
+            raise_mistake(everything_loaded(text, whole, seen, lambda: ranks(probe, 1, **inputs)))
     check(
         not any(shortcuts),
         "forbidden-shortcut",
@@ -277,16 +279,3 @@ def check_in_order(case, val, count):
         guide=GUIDE,
     )
     raise_mistake(in_order)
-
-
-def check_shared(case, name, shares, count):
-    """Check that no rank loads all samples of the dataset."""
-    everything = [rank for rank in range(len(shares)) if set(shares[rank]) == set(range(count))]
-    check(
-        not everything,
-        "sampler-not-used",
-        f"{case}, the {name} loader of {ranks_text(everything)} yields all {count} samples. "
-        "Use a sampler, so that each rank gets its share.",
-        ranks=everything,
-        guide=GUIDE,
-    )

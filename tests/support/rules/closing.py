@@ -29,7 +29,12 @@ from support.probes.closing import (
     weights_before,
 )
 from support.probes.training import LEARNING_RATE, Classifier, Samples
-from support.rules.epochs import order_of_another_epoch, other_epochs, other_shares
+from support.rules.epochs import (
+    order_of_another_epoch,
+    other_epochs,
+    other_shares,
+    trained_on_others,
+)
 from support.rules.histories import Run, other_numbers, other_rows
 from support.rules.means import other_means
 from support.rules.training import batches_divided, models_differ, other_counts, trained_a_copy
@@ -64,6 +69,7 @@ def closing_mistake(seen: Run, headings: Headings) -> Diagnosis | None:
         lambda: _other_start(seen, before, headings.start),
         lambda: _never_moves(seen, headings.training),
         lambda: batches_divided(seen, BATCH_SIZE, headings.shares),
+        lambda: trained_on_others(seen, headings.shares),
         lambda: other_epochs(trained, EPOCHS, samples, headings.training),
         lambda: _too_few(trained, samples, headings.shares),
         lambda: other_shares(

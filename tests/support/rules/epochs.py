@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis
-from gradsync.text import counted, listed, verb
+from gradsync.text import counted, listed, ranks_text, verb
 from support.rules.shares import repeated, some
 
 Run = Sequence[Mapping[str, Any]]
@@ -30,6 +30,8 @@ def other_samples(
         epochs: the heading on setting the sampler's epoch.
         guide: the heading on `seed`.
     """
+    if strange := trained_on_others(seen, shares):
+        return strange
     size = -(-samples // 2)
     trained = [value["trained"] for value in seen]
     if other := other_epochs(trained, 2, samples, guide):
@@ -40,8 +42,9 @@ def other_samples(
         return other
     if first == second:
         text = (
-            "The second epoch goes over the samples in the same order as the first. Set the epoch "
-            "of the sampler before each epoch."
+            "The second epoch goes over the samples in the same order as the first"
+            f"{_whose(first[0], seen[0]['orders'])}. Before each epoch, call `set_epoch` of the "
+            "sampler with the number of this epoch: 0, then 1."
         )
         return _found("epoch-not-set", text, epochs, range(2))
     if first == [value["trained"][:size] for value in reseeded]:
@@ -57,6 +60,25 @@ def other_samples(
         )
         return _found("wrong-signature", text, guide, range(2))
     return None
+
+
+def trained_on_others(seen: Run, guide: str) -> Diagnosis | None:
+    """Recognise ranks that train on samples of the validation set."""
+    wrong = [rank for rank, value in enumerate(seen) if value["strange"]]
+    if not wrong:
+        return None
+    text = (
+        f"{ranks_text(wrong).capitalize()} {verb(wrong, 'trains', 'train')} on samples of "
+        "`val_dataset`. Train on the train loader and evaluate on the val loader. Are the two "
+        "loaders, or the two datasets, swapped? The train loader is always the first one."
+    )
+    return _found("samples-missing", text, guide, wrong)
+
+
+def _whose(own: Sequence[int], orders: Sequence[Sequence[int]]) -> str:
+    """Return ", that of the sampler's epoch 3", if this order is known."""
+    known = [epoch for epoch, order in enumerate(orders) if list(order) == list(own)]
+    return f", that of the sampler's epoch {known[0]}" if known else ""
 
 
 def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
@@ -154,7 +176,8 @@ def other_shares(
     if both and all(sorted(own) == both for own in first) and taken <= size:
         text = (
             f"In the first epoch, {every} train on the same samples, {some(both)}. Each rank "
-            "must train on its own share."
+            "must train on its own share. Does the code that makes the loader get this rank's "
+            "`rank`?"
         )
         return _found("same-shard-on-every-rank", text, guide, ranks)
     if taken == size and all(len(set(own)) == size for own in first):
@@ -176,7 +199,8 @@ def other_shares(
     are = verb(both, "is", "are")
     text = (
         f"In the first epoch, {which} first {size} samples {are} the same on {every}. The "
-        "shares should overlap only in the padding. Pass your sampler to the training loader."
+        "shares should overlap only in the padding. Does the training loader have your sampler, "
+        "and does the code that makes it get this rank's `rank` and `world_size`?"
     )
     return _found("sampler-not-used", text, guide, ranks)
 

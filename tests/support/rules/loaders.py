@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gradsync.records import Diagnosis, Observation
+from gradsync.testing import seen_of
 from gradsync.text import full_stop, ranks_text
 from support.rules.shares import Shares, some
 
@@ -31,6 +32,33 @@ def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | Non
             )
             return _found("samples-missing", wrong, text)
     return None
+
+
+def everything_loaded(
+    case: str, ranks: Sequence[int], seen: Any, again: Callable[[], Observation]
+) -> Diagnosis:
+    """Judge loaders that yield all samples of their dataset, although there are several ranks.
+
+    Args:
+        case: what they do.
+        ranks: the ranks with such a loader.
+        seen: the samples that the loaders yielded.
+        again: makes the loaders in a process group.
+    """
+    in_group = seen_of(again)
+    if in_group.failure is None and _count(in_group[0]) != _count(seen):
+        text = (
+            f"{case} if no process group exists, and its share if there is one. create_dataloaders "
+            "must also work before a group exists: decide by the argument `world_size`, and not by "
+            "the group, whether to use a sampler."
+        )
+    else:
+        text = f"{case}. Use a sampler, so that each rank gets its share."
+    return _found("sampler-not-used", ranks, text)
+
+
+def _count(samples: Any) -> int:
+    return sum(map(_count, samples)) if isinstance(samples, list) else 1
 
 
 def share_of_other_dataset(

@@ -6,15 +6,18 @@ A run has a dict for each rank, as `support.probes.training.spied_training` retu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gradsync.records import Diagnosis
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
 from gradsync.text import counted, listed, verb
+from support.probes.training import LEARNING_RATE
 from support.rules.histories import KEYS, Row, Run
 from support.rules.wrong_results import differs_from_one_process, ends_with
 
+TORCHS_LR = 0.001
 MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
 
 
@@ -125,6 +128,18 @@ def training_mistakes(
             )
             for rank in range(1, world_size)
         ),
+        *(
+            rule(
+                "differs-from-single-process",
+                f"The weights are those of SGD with a learning rate of {lr} instead of the `lr` "
+                f"of this test, {LEARNING_RATE}: pass `lr` on to the optimizer."
+                + " 0.001 is torch's default."
+                * (lr == TORCHS_LR),
+                guide,
+                scale=lr / LEARNING_RATE,
+            )
+            for lr in (TORCHS_LR, 0.01, 0.1)
+        ),
         differs_from_one_process(guide, f"{case}; SGD with the given `lr` and no weight decay"),
     ]
 
@@ -168,7 +183,8 @@ def later_steps_differ(
         f"{len(history) - 1} it does not. Every step must be an SGD step with the same `lr`, "
         "without weight decay and without gradients of earlier steps."
     )
-    return _found("differs-from-single-process", text, guide, range(len(seen)))
+    found = _found("differs-from-single-process", text, guide, range(len(seen)))
+    return replace(found, vague=True)
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
@@ -181,7 +197,7 @@ def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
         f"In all epochs together, rank {wrong[0]} trains on {counts[wrong[0]]} samples. It should "
         f"train on {share}, each sample of its share once in each epoch."
     )
-    return _found("differs-from-single-process", text, guide, wrong)
+    return replace(_found("differs-from-single-process", text, guide, wrong), vague=True)
 
 
 def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:

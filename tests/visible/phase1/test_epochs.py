@@ -68,6 +68,13 @@ def test_a_smaller_batch_counts_less(ranks):
                 line=line,
             ),
             ends_with(
+                [10.0, 10.0],
+                "sum-not-mean",
+                "train_epoch returns 10, twice the mean, 5. The loss of train_step is already the "
+                "mean over the 2 ranks: do not add it up over the ranks again.",
+                GUIDE,
+            ),
+            ends_with(
                 [2.5, 2.5],
                 "divided-twice",
                 "train_epoch returns 2.5, half of the mean, 5. The loss of train_step is already "
