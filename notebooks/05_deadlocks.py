@@ -14,7 +14,7 @@
 # # 5. Deadlocks and checkpoints
 #
 # A *deadlock* is a wait that can never end: a rank waits for a call that another rank will never
-# make. Here you make five kinds on purpose, read their explanations and fix them. The last part is
+# make. Here you make five of them on purpose, read their explanations and fix them. The last part is
 # about the file from which training can continue.
 #
 # - **Time:** 20 minutes, and 45 more for the three exercises.
@@ -313,7 +313,7 @@ pictures_deadlocks.five_kinds()
 #
 # <details><summary>Answer</summary>
 #
-# All six entries: five kinds, and the wrong root. The four processes are those of the beginning;
+# All six entries: five deadlocks, and the wrong root. The four processes are those of the beginning;
 # after a deadlock they only get a new process group.
 #
 # </details>

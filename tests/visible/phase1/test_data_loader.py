@@ -92,7 +92,7 @@ def test_every_seed_has_its_own_order(ranks):
 @exercise("phase1/PaddedDistributedSampler", points=1)
 def test_the_next_random_numbers_stay_the_same(ranks):
     """A pass over the sampler does not use or seed a global random generator."""
-    sampling.global_random_state_unchanged(ranks, samples=12, epoch=0)
+    sampling.global_random_state_unchanged(ranks, samples=60, epoch=0)
 
 
 @exercise("phase1/PaddedDistributedSampler", points=1)
