@@ -27,8 +27,9 @@ SEEN_AT_WORK = ("forbidden-shortcut", "tampering")
 MAX_LINES = 20  # of a rank: the last ones
 MAX_LINE = 200  # characters
 MAX_BLOCKS = 8  # ranks, or groups of ranks with the same output
-NOISE = re.compile(  # what gloo and torch's sockets print when a group starts
+NOISE = re.compile(  # what gloo and torch's sockets print when a group starts, and C++ frames
     r"\[Gloo\] Rank \d+ is connected to |\[[IW]\d{4} [\d:.]+ \w+\.cpp:\d+\] \[c10d\] "
+    r"|frame #\d+: |Exception raised from \w+ at |<omitting python frames>"
 )
 
 

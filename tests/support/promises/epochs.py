@@ -267,6 +267,12 @@ def epoch_loss_mistakes(losses, sizes, count):
             "mean over the ranks: do not divide it again.",
         ),
         rule(
+            (sizes @ losses).mean() / len(sizes),
+            "mean-of-means",
+            f"divides the sum over {sizes.sum()} samples by {len(sizes)}, the number of batches. "
+            "Divide by the number of samples.",
+        ),
+        rule(
             by_rank.sum(),
             "sum-not-mean",
             "returns the sum of the ranks' losses, not the mean. The loss of train_step is already "

@@ -241,7 +241,7 @@ def own_gpu_used(ranks, local_rank):
         return taken_among_gpus(trainer, 0, 1, local_rank, "127.0.0.1", port)
 
     settings = {"process_group": False, "timeout": TIME_LIMIT, "port": free_port()}
-    [taken] = ranks(probe, 1, local_rank=local_rank, **settings)
+    [taken] = ranks(probe, 1, mistakes=[never_connected], local_rank=local_rank, **settings)
 
     raise_mistake(idle_gpus(taken, local_rank))
 

@@ -60,6 +60,14 @@ def test_a_smaller_batch_counts_less(ranks):
                 line=line,
             ),
             ends_with(
+                [7.5, 7.5],
+                "mean-of-means",
+                "train_epoch returns 7.5, the sum over 3 samples divided by 2, the number of "
+                "batches. Divide by the number of samples: then it is 5.",
+                GUIDE,
+                line=line,
+            ),
+            ends_with(
                 [15.0, 15.0],
                 "sum-not-mean",
                 "train_epoch returns 15, the sum of a rank's losses. The mean over the samples is "

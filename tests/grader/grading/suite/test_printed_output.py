@@ -38,6 +38,7 @@ def test_messages_of_gloo_and_folders_are_removed():
     noise = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks\n"
 
     noise += "[W1127 08:03:12.587890601 socket.cpp:207] [c10d] The hostname of the client socket\n"
+    noise += "frame #0: c10::Error::Error(c10::SourceLocation) + 0x9d\n"
 
     assert last_lines([noise, noise]) == ()
     assert last_lines([f"{noise}/tmp/x/phase1/a.py:3: UserWarning: b"], "/tmp/x/") == (
