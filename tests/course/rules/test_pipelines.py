@@ -8,10 +8,12 @@ import pytest
 from gradsync.records import Collective, Diagnosis, Event, Failure, Observation
 from gradsync.testing.rules import first_diagnosis
 from support.rules.pipelines import (
+    diagnose_1f1b,
     diagnose_order,
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
     stages_summed,
+    too_many_alive,
 )
 
 RIGHT = [{"a": np.array([1.0, 2.0])}, {"b": np.array([3.0])}]
@@ -29,18 +31,51 @@ def observed(values):
     ("values", "code", "ranks"),
     [
         (times(2), "microbatch-mean-unweighted", (0, 1)),
-        (times(3), "microbatch-order", (0, 1)),
         ([{"a": None}, RIGHT[1]], "differs-from-single-process", (0,)),
         ([RIGHT[0], {"b": np.array([0.0])}], "differs-from-single-process", (1,)),
         ([RIGHT[0], {"b": np.array([7.0])}], "differs-from-single-process", (1,)),
     ],
 )
 def test_wrong_gradients_are_diagnosed(values, code, ranks):
-    rules = pipeline_gradient_mistakes([("equally", times(2)), ("crossed", times(3))])
+    rules = pipeline_gradient_mistakes([("equally", times(2))])
 
     diagnosis = first_diagnosis(observed(values), RIGHT, rules)
 
     assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
+
+
+def test_ranks_that_go_back_in_different_orders_are_diagnosed():
+    rules = pipeline_gradient_mistakes([], [[1, 0], [], [0, 1]])  # rank 1 is frozen
+
+    diagnosis = first_diagnosis(observed(times(3)), RIGHT, rules)
+
+    assert (diagnosis.code, diagnosis.ranks) == ("microbatch-order", (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("orders", "code"),
+    [
+        ([["forward"] * 2 + ["backward"] * 2] * 2, "not-1f1b"),
+        ([["forward", "backward"] * 2] * 2, "not-1f1b"),
+        ([["forward", "forward", "backward", "backward"], ["forward", "backward"] * 2], None),
+    ],
+)
+def test_other_orders_than_1f1b_are_diagnosed(orders, code):
+    diagnosis = diagnose_1f1b(orders, 2)
+
+    assert (diagnosis and diagnosis.code) == code
+
+
+@pytest.mark.parametrize(
+    ("alive", "graphs", "ranks"),
+    [([2, 1], [3, 2], None), ([3, 1], [3, 2], (0,)), ([2, 1], [4, 3], (0, 1))],
+)
+def test_microbatches_that_are_kept_are_diagnosed(alive, graphs, ranks):
+    seen = [{"alive": [a], "graphs": [g]} for a, g in zip(alive, graphs, strict=True)]
+
+    diagnosis = too_many_alive(seen)
+
+    assert (diagnosis and diagnosis.ranks) == ranks
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from gradsync.testing.values import ROUNDINGS
 from gradsync.text import counted, listed
 from support.rules.rings import (
     GUIDE,
-    everyone_sends,
     needs_no_other_rank,
     not_point_to_point,
     receives_not_awaited,
@@ -27,6 +26,7 @@ from support.rules.rings import (
     too_much_sent,
 )
 from support.rules.rounding import OF_FLOAT64, rounded
+from support.rules.waiting import everyone_sends
 from support.rules.wrong_results import ends_with
 
 
@@ -51,7 +51,7 @@ def check_that_it_sends(seen, size):
 
 
 def run(ranks, probe, world_size, **inputs):
-    seen = ranks(probe, world_size, mistakes=[everyone_sends, needs_no_other_rank], **inputs)
+    seen = ranks(probe, world_size, mistakes=[everyone_sends(GUIDE), needs_no_other_rank], **inputs)
     raise_mistake(not_point_to_point(seen))
     raise_mistake(receives_not_awaited(seen))
     return seen

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -31,23 +33,80 @@ class Turn(nn.Module):
         return inputs.transpose(1, 2)
 
 
+class Kept:
+    """Stands for a tensor that backward needs, for as long as autograd keeps it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Marked(torch.autograd.Function):
+    """Returns its input; the graph keeps a mark for as long as anything keeps the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mark: Any) -> Tensor:
+        ctx.mark = mark
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(_ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
 class Watched(nn.Module):
-    """A stage that records its forward passes, their modes, and its backward passes."""
+    """A stage that records its passes, their modes, and the microbatches that are kept.
+
+    A microbatch that runs forward twice, because it is computed again for backward, counts once.
+    """
 
     def __init__(self, stage: nn.Module) -> None:
         super().__init__()
         self.stage = stage
         self.order: list[str] = []
+        self.backwards: list[int] = []  # the microbatches, numbered as they first ran forward
         self.modes: list[bool] = []
+        self.alive: list[int] = []  # at each forward: microbatches with tensors for backward
+        self.graphs: list[int] = []  # and microbatches whose outputs or loss are still referenced
+        self._again: dict[bytes, list[int]] = {}  # by their inputs, microbatches without a graph
+        self._kept: dict[int, weakref.WeakSet[Any]] = {}
+        self._marks: list[weakref.ref[Any]] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
-        self.order.append("forward")
         self.modes.append(self.training)
-        outputs: Tensor = self.stage(inputs)
+        number = self._number(inputs)
+        kept = self._kept.setdefault(number, weakref.WeakSet())
+
+        def keep(tensor: Tensor) -> Kept:
+            one = Kept(tensor)
+            kept.add(one)
+            return one
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one.tensor):
+            outputs: Tensor = self.stage(inputs)
         if outputs.requires_grad:
-            noted = self.order.append
-            outputs.register_hook(lambda _: noted("backward"))  # type: ignore[no-untyped-call]
+            mark = Kept(outputs.detach())
+            self._marks.append(weakref.ref(mark))
+            outputs = Marked.apply(outputs, mark)  # type: ignore[no-untyped-call]
+            outputs.register_hook(partial(self._note_backward, number))  # type: ignore[no-untyped-call]
+        self.alive.append(sum(map(bool, self._kept.values())))
+        self.graphs.append(sum(mark() is not None for mark in self._marks))
         return outputs
+
+    def _note_backward(self, number: int, _grad: Tensor) -> None:
+        self.order.append("backward")
+        self.backwards.append(number)
+
+    def _number(self, inputs: Tensor) -> int:
+        """Return the number of a microbatch; note its forward, unless it is computed again."""
+        values = inputs.detach().contiguous().view(torch.uint8).numpy().tobytes()
+        again = self._again.setdefault(values, [])
+        if torch.is_grad_enabled() and again:
+            return again.pop(0)
+        self.order.append("forward")
+        number = len(self._kept)
+        if not torch.is_grad_enabled():
+            again.append(number)
+        return number
 
 
 def cuts(world_size: int) -> list[tuple[int, int]]:
@@ -102,6 +161,13 @@ def optimizer_for(model: nn.Module) -> torch.optim.Optimizer:
         {"params": [p for p in params if p.dim() == 1], "lr": LEARNING_RATE / 2},
     ]
     return torch.optim.SGD(groups, momentum=MOMENTUM)
+
+
+def count_steps(optimizer: torch.optim.Optimizer) -> list[None]:
+    """Return a list that gets an item at each step of the optimizer."""
+    taken: list[None] = []
+    optimizer.register_step_post_hook(lambda *_: taken.append(None))
+    return taken
 
 
 def gradients_of(model: nn.Module) -> Named:
@@ -159,17 +225,3 @@ def unsplit(
             losses[-1] += share.item()
         optimizer.step()
     return {"gradients": gradients_of(model), "weights": tensors_of(model), "losses": losses}
-
-
-def mispaired(microbatches: Microbatches, hop: int) -> Named:
-    """Return the wrong gradients if block `hop` sends its gradients back in reversed order."""
-    before, after = stage_of("vectors", 0, hop), stage_of("vectors", hop, BLOCKS)
-    kept = [before(inputs) for inputs, _ in microbatches]
-    arrived = [outputs.detach().requires_grad_() for outputs in kept]
-    samples = sum(len(targets) for _, targets in microbatches)
-    for outputs, (_, targets) in zip(arrived, microbatches, strict=True):
-        share = nn.functional.cross_entropy(after(outputs), targets) * len(targets) / samples
-        share.backward()  # type: ignore[no-untyped-call]
-    for outputs, other in zip(kept, reversed(arrived), strict=True):
-        (outputs * other.grad).sum().backward()  # backward(gradient) would import sympy
-    return {**gradients_of(before), **gradients_of(after)}

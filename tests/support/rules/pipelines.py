@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from gradsync.ranks.deadlocks.explanations import without_advice
@@ -40,22 +41,44 @@ GRADIENTS = {
         "The gradients include the values of `grad` before the step. Clear the gradients in each "
         "step, before its first backward.",
     ),
-    "crossed": (
-        "microbatch-order",
-        "Gradients that come back from the next rank are used with the activations of a different "
-        "microbatch. Both ranks must go through the microbatches in the same order.",
-    ),
 }
 
 
-def pipeline_gradient_mistakes(ended: Sequence[tuple[str, Sequence[Any]]]) -> list[Rule]:
+def pipeline_gradient_mistakes(
+    ended: Sequence[tuple[str, Sequence[Any]]], backwards: Sequence[Sequence[int]] = ()
+) -> list[Rule]:
     """Return the rules for the stages' gradients after a step.
 
     Args:
         ended: pairs of a mistake, a key of GRADIENTS, and each rank's gradients with it.
+        backwards: by rank, the microbatches in the order of their backward passes.
     """
     known = [ends_with(by_rank, *GRADIENTS[what], GUIDE) for what, by_rank in ended]
-    return [empty_gradients, *known, scaled_by_ranks, other_gradients]
+    return [crossed(backwards), empty_gradients, *known, scaled_by_ranks, other_gradients]
+
+
+def crossed(backwards: Sequence[Sequence[int]]) -> Rule:
+    """Return the rule for ranks that go back through the microbatches in different orders.
+
+    Args:
+        backwards: by rank, the microbatches in the order of their backward passes; empty if the
+            stage has none, because it is frozen.
+    """
+
+    def rule(_seen: Observation, expected: Any) -> Diagnosis | None:
+        ran = [(rank, list(order)) for rank, order in enumerate(backwards) if order]
+        for (rank, order), (after, other) in pairwise(ran):
+            if expected is not None and order != other:
+                text = (
+                    f"Rank {rank} goes back through the microbatches in the order {order}, and "
+                    f"rank {after}, which sends it their gradients, in the order {other}. So "
+                    "gradients are used with the activations of a different microbatch. Both "
+                    "ranks must go through the microbatches in the same order."
+                )
+                return Diagnosis("microbatch-order", (rank, after), text, guide=GUIDE)
+        return None
+
+    return rule
 
 
 def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -76,17 +99,27 @@ def scaled_by_ranks(seen: Observation, expected: Any) -> Diagnosis | None:
     return None
 
 
-def stepped_in_between(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a backward that fails because an earlier step changed the parameters."""
-    failure = seen.failure
-    if failure is None or "modified by an inplace operation" not in (failure.detail or ""):
-        return None
-    text = (
-        f"Backward failed on {ranks_text(failure.diagnosis.ranks)} because a parameter was changed "
-        "between the forward and the backward pass of a microbatch. Call optimizer.step() once, "
-        f"after the backward passes of all microbatches. ({failure.exception}: {failure.detail})"
-    )
-    return replace(failure.diagnosis, code="accumulation-ignored", explanation=text, guide=GUIDE)
+def stepped_too_often(counts: Sequence[int], batches: int) -> Rule:
+    """Return the rule for wrong results of a rank whose optimizer stepped too often.
+
+    Args:
+        counts: by rank, the number of steps of its optimizer.
+        batches: the number of batches, each of which is one step.
+    """
+    ranks = tuple(rank for rank, count in enumerate(counts) if count > batches)
+
+    def rule(_seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None or not ranks:
+            return None
+        text = (
+            f"optimizer.step() is called {counted(counts[ranks[0]], 'time')} for "
+            f"{counted(batches, 'batch', 'batches')} on {ranks_text(ranks)}, so a parameter is "
+            "changed between the forward and the backward pass of a microbatch. Call it once, "
+            "after the backward passes of all microbatches."
+        )
+        return Diagnosis("accumulation-ignored", ranks, text, guide=GUIDE)
+
+    return rule
 
 
 def stages_summed(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -223,7 +256,7 @@ def other_losses(seen: Observation, expected: Any) -> Diagnosis | None:
     if expected is None:
         return None
     text = (
-        f"pipeline_train_step returns {listed(seen)} on {ranks_text(range(len(seen)))}. It must "
+        f"The step returns {listed(seen)} on {ranks_text(range(len(seen)))}. It must "
         "return the mean loss over all samples, computed with the weights before the step."
     )
     ranks = tuple(range(len(seen)))
@@ -246,6 +279,67 @@ def diagnose_order(orders: Sequence[Sequence[str]], microbatches: int) -> Diagno
         "microbatches forward, one by one, and then all of them backward."
     )
     return Diagnosis("microbatch-order", ranks, text, guide=GUIDE)
+
+
+def order_of_1f1b(rank: int, world_size: int, microbatches: int) -> list[str]:
+    """Return the passes of a rank's stage: first forwards, then both in turn, then backwards."""
+    ahead = min(world_size - 1 - rank, microbatches)
+    return [
+        *["forward"] * ahead,
+        *["forward", "backward"] * (microbatches - ahead),
+        *["backward"] * ahead,
+    ]
+
+
+def diagnose_1f1b(orders: Sequence[Sequence[str]], microbatches: int) -> Diagnosis | None:
+    """Return the diagnosis of stages that do not run in 1F1B order."""
+    size = len(orders)
+    wanted = [order_of_1f1b(rank, size, microbatches) for rank in range(size)]
+    ranks = tuple(rank for rank in range(size) if list(orders[rank]) != wanted[rank])
+    if not ranks:
+        return None
+    rank = ranks[0]
+    shown, right = (_letters(order) for order in (orders[rank], wanted[rank]))
+    cause = "Run forward for N - 1 - r microbatches, then one forward and one backward in turn."
+    if all("backward" not in orders[r][:microbatches] for r in ranks) and microbatches > 1:
+        cause = (
+            "All forwards come before the first backward: this is GPipe, which keeps the "
+            f"activations of all microbatches. {cause}"
+        )
+    elif shown.startswith("FBFB"):
+        cause = f"Each forward waits for its own backward, so the other stages wait, too. {cause}"
+    text = (
+        f"Of {counted(microbatches, 'microbatch', 'microbatches')}, rank {rank} of {size} runs the "
+        f"passes {shown} (F is a forward, B a backward). In 1F1B order they are {right}. {cause}"
+    )
+    return Diagnosis("not-1f1b", ranks, text, guide=GUIDE)
+
+
+def _letters(order: Sequence[str]) -> str:
+    return "".join(name[0].upper() for name in order) or "none"
+
+
+def too_many_alive(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
+    """Return the diagnosis of stages that keep more microbatches than N - r.
+
+    Args:
+        seen: by rank, at each forward the number of microbatches with tensors "alive" for
+            backward, and with "graphs". A local variable may refer to the last one's graph.
+    """
+    size = len(seen)
+    for name, allowed in (("alive", 0), ("graphs", 1)):
+        most = [max(value[name], default=0) for value in seen]
+        ranks = tuple(rank for rank in range(size) if most[rank] > size - rank + allowed)
+        if ranks:
+            rank = ranks[0]
+            what = "activations" if name == "alive" else "outputs, with their graph,"
+            text = (
+                f"Rank {rank} of {size} keeps the {what} of {most[rank]} microbatches at one time. "
+                f"In 1F1B it keeps at most N - r, which is {size - rank}. Let go of everything of "
+                "a microbatch after its backward."
+            )
+            return Diagnosis("too-many-activations", ranks, text, guide=GUIDE)
+    return None
 
 
 def _is_empty(gradient: Any) -> bool:

@@ -25,20 +25,6 @@ MOST_TERMS = 2  # a part that is added three times is not looked for
 ALLOWED = ("send", "recv", "new_group")  # creating a group moves no data
 
 
-def everyone_sends(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a deadlock in which every rank waits in a send, so that no rank receives."""
-    failure = seen.failure
-    last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
-    if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
-        return None
-    found = failure.diagnosis
-    text = (
-        f"{found.explanation} Every rank waits in a send, so no rank receives. A send may block "
-        "until its receiver arrives: start the receive first, or send asynchronously."
-    )
-    return Diagnosis(found.code, found.ranks, text, found.where, GUIDE)
-
-
 def needs_no_other_rank(seen: Observation, _expected: Any) -> Diagnosis | None:
     """Recognise a single rank that fails: it has no other rank to send to, and nothing to add."""
     failure = seen.failure

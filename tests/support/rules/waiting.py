@@ -95,6 +95,24 @@ def raised_before_waiting(rank: int, what: str, guide: str) -> Rule:
     return rule
 
 
+def everyone_sends(guide: str) -> Rule:
+    """Return the rule for a deadlock in which every rank waits in a send, so no rank receives."""
+
+    def rule(seen: Observation, _expected: object) -> Diagnosis | None:
+        failure = seen.failure
+        last = [calls[-1].op for r in range(seen.world_size) if (calls := seen.collectives(r))]
+        if failure is None or failure.status != "deadlock" or set(last) != {"send"}:
+            return None
+        found = failure.diagnosis
+        text = (
+            f"{found.explanation} Every rank waits in a send, so no rank receives. A send may "
+            "block until its receiver arrives: start the receive first, or send asynchronously."
+        )
+        return Diagnosis(found.code, found.ranks, text, found.where, guide)
+
+    return rule
+
+
 def leaves_a_result(collective: Collective) -> bool:
     return collective.op not in UNAWAITED
 

@@ -6,7 +6,6 @@ import torch
 from gradsync.testing import assert_on_every_rank, by_rank, check, exercise, raise_mistake
 from support.rules.rings import (
     GUIDE,
-    everyone_sends,
     needs_no_other_rank,
     not_point_to_point,
     receives_not_awaited,
@@ -15,6 +14,7 @@ from support.rules.rings import (
     too_much_sent,
 )
 from support.rules.rounding import OF_FLOAT64, rounded
+from support.rules.waiting import everyone_sends
 
 
 def probe_sums(rank, trainer, tensors):
@@ -26,7 +26,7 @@ def probe_sums(rank, trainer, tensors):
 
 
 def run(ranks, *tensors):
-    failures = [everyone_sends, needs_no_other_rank]
+    failures = [everyone_sends(GUIDE), needs_no_other_rank]
     given = by_rank(list(tensors), 1)
     seen = ranks(probe_sums, len(tensors[0]), tensors=given, mistakes=failures)
     raise_mistake(receives_not_awaited(seen))
