@@ -13,9 +13,10 @@
 # %% [markdown]
 # # 15. Long sequences and experts
 #
-# A sequence whose keys and values fit on no rank. First, groups of ranks.
+# A sequence whose keys and values fit on no rank, and a layer with so many experts that no rank has
+# them all. First, groups of ranks.
 #
-# - **Time:** 30 minutes, and an evening for the exercises.
+# - **Time:** 40 minutes, and an evening for the exercises.
 # - **You need:** notebooks [7](07_ring.ipynb) and [11](11_splitting_a_model.ipynb).
 # - **Reference:** [the guide of phase 3](../phase3/GUIDELINES.md#how-to-work)
 
@@ -31,7 +32,7 @@ except ImportError:
 
 # %%
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradsync.notebook import check
 
@@ -189,8 +190,102 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True) -> T
 check("ring_attention", ring_attention)
 
 # %% [markdown]
+# # Part 3: experts
+#
+# A layer with E experts has E times the parameters, but each token is computed by one of them. The
+# router decides which. With E/N experts on each rank, tokens travel.
+#
+# > **Predict, then run.** Two ranks, two experts. Rank 0's tokens choose 1, 0, 1, and rank 1's
+# > token chooses 0. How many tokens does each rank send to each, and receive?
+
+# %%
+# %%ranks 2
+import torch
+import torch.distributed as dist
+
+chosen = torch.tensor([[1, 0, 1], [0, 0, 0]][rank][: [3, 1][rank]])
+sent = chosen.bincount(minlength=2)
+received = torch.empty_like(sent)
+dist.all_to_all_single(received, sent)
+print(f"rank {rank} sends {sent.tolist()} and receives {received.tolist()}")
+
+# %% [markdown]
+# Now each rank knows the sizes of what arrives. A size may be 0, and the rank takes part anyway.
+#
+# > **Predict, then run.** The tokens are sent in the order of their experts. In which order do the
+# > results come back, and how do you get the original one?
+
+# %%
+tokens = torch.tensor([10.0, 20.0, 30.0])
+order = torch.tensor([1, 0, 1]).argsort(stable=True)
+print("sent:   ", tokens[order].tolist())
+print("back:   ", (tokens[order] + 1).tolist(), "from experts that add 1")
+print("in order:", (tokens[order] + 1)[order.argsort()].tolist())
+
+# %% [markdown]
+# > **Predict.** A choice has no gradient. How does the router learn?
+#
+# <details><summary>Answer</summary>
+#
+# The result is multiplied by the probability of the chosen expert, which has a gradient.
+#
+# </details>
+#
+# ## Exercise: `ExpertParallelMLP`
+#
+# Reference: [Experts](../phase3/GUIDELINES.md#experts).
+
+
+# %%
+class ExpertParallelMLP(nn.Module):
+    """A layer of E experts, of which each rank has E/N; each token goes to one of them."""
+
+    def __init__(self, d_model: int, d_hidden: int, num_experts: int):  # noqa: ARG002
+        super().__init__()
+        raise NotImplementedError("phase3/ExpertParallelMLP")  # write this
+
+    def forward(self, inputs):
+        """Map this rank's tokens (tokens, d_model) to outputs of the same shape."""
+        raise NotImplementedError("phase3/ExpertParallelMLP")  # write this
+
+    def load_full(self, router_weight, expert_states):
+        """Copy this rank's part of a full layer."""
+        raise NotImplementedError("phase3/ExpertParallelMLP")  # write this
+
+
+# %%
+check("ExpertParallelMLP", ExpertParallelMLP)
+
+# %% [markdown]
+# ## Exercise: `load_balancing_loss`
+#
+# A router that prefers an expert trains it more, and then prefers it more. A second loss keeps the
+# shares equal.
+#
+# > **Predict, then run.** E is 4. What is E · Σ f · p if all tokens go to one expert with
+# > probability 1, and what if the shares are equal?
+
+# %%
+for shares in (torch.tensor([1.0, 0, 0, 0]), torch.full((4,), 0.25)):
+    print(shares.tolist(), "->", (4 * (shares * shares).sum()).item())
+
+# %% [markdown]
+# Reference: [Experts](../phase3/GUIDELINES.md#experts).
+
+
+# %%
+def load_balancing_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
+    """Return E * sum(f_e * p_e) over the tokens of all ranks."""
+    raise NotImplementedError("phase3/load_balancing_loss")  # write this
+
+
+# %%
+check("load_balancing_loss", load_balancing_loss)
+
+# %% [markdown]
 # ## What to remember
 #
 # - Every rank creates every group.
 # - A softmax in pieces needs the maximum so far, and sums relative to it.
 # - Gradients of what travels must travel, too, and come home.
+# - Ranks that exchange tokens first exchange their numbers; 0 is a number, too.

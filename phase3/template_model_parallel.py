@@ -1,4 +1,4 @@
-"""Phase 3, third file: split a long sequence and a pipeline's time over N ranks.
+"""Phase 3, third file: split a sequence, experts and a pipeline's time over N ranks.
 
 Every function uses the default process group, which already exists. N is the world size, r is this
 rank. Read GUIDELINES.md from "Groups" to "Pipelines". `gradsync check` shows your progress.
@@ -57,6 +57,73 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True) -> T
     """
     # TODO: about 1 line; `gradsync hint phase3/ring_attention` if you are stuck
     raise NotImplementedError("phase3/ring_attention")
+
+
+class ExpertParallelMLP(nn.Module):
+    """A layer of E experts, of which each rank has E/N; each token is computed by one of them.
+
+    The router gives each token a probability for each expert, by softmax. The token goes to the
+    rank that has the expert of the largest probability, and the result comes back, both by
+    all-to-all. The output is the expert's result times this probability, in the order of the
+    tokens. Rank r has the experts from `r * E / N` up to, but not including, `(r + 1) * E / N`. An
+    expert is `nn.Sequential(nn.Linear(d_model, d_hidden), nn.GELU(), nn.Linear(d_hidden,
+    d_model))`. The router is `nn.Linear(d_model, E, bias=False)`, on every rank.
+
+    Forward equals the same layer on one rank. So does backward, if the router's gradients are
+    averaged over the ranks, and those of experts divided by N. An expert may get no token, a rank
+    may have none, and the ranks may have different numbers of them.
+
+    Source: Fedus et al., "Switch Transformers: Scaling to Trillion Parameter Models with Simple and
+    Efficient Sparsity", 2021.
+
+    Args:
+        d_model: the size of a token's vector.
+        d_hidden: the size of an expert's hidden layer.
+        num_experts: E, the number of experts on all ranks together.
+
+    Raises:
+        ValueError: if `num_experts` is not divisible by N.
+    """
+
+    def __init__(self, d_model: int, d_hidden: int, num_experts: int) -> None:
+        super().__init__()
+        # TODO: about 11 lines; `gradsync hint phase3/ExpertParallelMLP` if you are stuck
+        raise NotImplementedError("phase3/ExpertParallelMLP")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map this rank's tokens (tokens, d_model) to outputs of the same shape."""
+        # TODO: about 16 lines; `gradsync hint phase3/ExpertParallelMLP` if you are stuck
+        raise NotImplementedError("phase3/ExpertParallelMLP")
+
+    def load_full(
+        self, router_weight: Tensor, expert_states: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        """Copy this rank's part of a full layer; the parameters stay the same objects.
+
+        Args:
+            router_weight: the router's weight (E, d_model).
+            expert_states: the state dict of each of the E experts.
+        """
+        # TODO: about 4 lines; `gradsync hint phase3/ExpertParallelMLP` if you are stuck
+        raise NotImplementedError("phase3/ExpertParallelMLP")
+
+
+def load_balancing_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
+    """Return `E * sum(f_e * p_e)`, which is smallest if all experts get equally many tokens.
+
+    `f_e` is the fraction of the tokens of all ranks that chose expert e, and `p_e` their mean
+    probability for it. The value is the same on every rank. Its gradients, averaged over the ranks,
+    equal those of one process with all tokens. The ranks may have different numbers of tokens, and
+    a rank may have none.
+
+    Source: Fedus et al., "Switch Transformers", 2021, section 2.2.
+
+    Args:
+        probabilities: of this rank's tokens for each expert, (tokens, E).
+        chosen: the expert of each token, (tokens,).
+    """
+    # TODO: about 12 lines; `gradsync hint phase3/load_balancing_loss` if you are stuck
+    raise NotImplementedError("phase3/load_balancing_loss")
 
 
 def pipeline_1f1b(

@@ -1,4 +1,4 @@
-"""Phase 3, third file: split a long sequence and a pipeline's time over N ranks.
+"""Phase 3, third file: split a sequence, experts and a pipeline's time over N ranks.
 
 Every function uses the default process group, which already exists. N is the world size, r is this
 rank. Read GUIDELINES.md from "Groups" to "Pipelines". `gradsync check` shows your progress.
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 ### BEGIN SOLUTION
 # isort: split
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 ### END SOLUTION
@@ -164,6 +164,142 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True) -> T
     """
     ### BEGIN SOLUTION
     return _RingAttention.apply(q, k, v, causal)
+    ### END SOLUTION
+
+
+### BEGIN SOLUTION
+class _Exchange(torch.autograd.Function):
+    """An all-to-all of rows; backward sends the gradients the opposite way."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        ctx.sent, ctx.received = sent, received
+        return _all_to_all(rows, sent, received)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _all_to_all(grad, ctx.received, ctx.sent), None, None
+
+
+def _all_to_all(rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+    """Send `sent[i]` consecutive rows to rank i; return the rows received, by rank."""
+    arrived = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(arrived, rows.contiguous(), received, sent)
+    return arrived
+
+
+### END SOLUTION
+
+
+class ExpertParallelMLP(nn.Module):
+    """A layer of E experts, of which each rank has E/N; each token is computed by one of them.
+
+    The router gives each token a probability for each expert, by softmax. The token goes to the
+    rank that has the expert of the largest probability, and the result comes back, both by
+    all-to-all. The output is the expert's result times this probability, in the order of the
+    tokens. Rank r has the experts from `r * E / N` up to, but not including, `(r + 1) * E / N`. An
+    expert is `nn.Sequential(nn.Linear(d_model, d_hidden), nn.GELU(), nn.Linear(d_hidden,
+    d_model))`. The router is `nn.Linear(d_model, E, bias=False)`, on every rank.
+
+    Forward equals the same layer on one rank. So does backward, if the router's gradients are
+    averaged over the ranks, and those of experts divided by N. An expert may get no token, a rank
+    may have none, and the ranks may have different numbers of them.
+
+    Source: Fedus et al., "Switch Transformers: Scaling to Trillion Parameter Models with Simple and
+    Efficient Sparsity", 2021.
+
+    Args:
+        d_model: the size of a token's vector.
+        d_hidden: the size of an expert's hidden layer.
+        num_experts: E, the number of experts on all ranks together.
+
+    Raises:
+        ValueError: if `num_experts` is not divisible by N.
+    """
+
+    def __init__(self, d_model: int, d_hidden: int, num_experts: int) -> None:
+        super().__init__()
+        ### BEGIN SOLUTION
+        ranks = dist.get_world_size()
+        if num_experts % ranks:
+            raise ValueError(f"num_experts={num_experts} can't be split evenly over {ranks} ranks")
+        own = num_experts // ranks
+        self.first = dist.get_rank() * own  # of this rank's experts
+        self.router = nn.Linear(d_model, num_experts, bias=False)
+        every = [  # so that equal seeds give the ranks different experts
+            nn.Sequential(nn.Linear(d_model, d_hidden), nn.GELU(), nn.Linear(d_hidden, d_model))
+            for _ in range(num_experts)
+        ]
+        self.experts = nn.ModuleList(every[self.first : self.first + own])
+        ### END SOLUTION
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map this rank's tokens (tokens, d_model) to outputs of the same shape."""
+        ### BEGIN SOLUTION
+        ranks, experts = dist.get_world_size(), self.router.out_features
+        probability, chosen = self.router(inputs).softmax(dim=-1).max(dim=-1)  # each (tokens,)
+        order = chosen.argsort(stable=True)  # the tokens by expert, and so by rank
+        counts = chosen.bincount(minlength=experts)  # of this rank's tokens, by expert
+        arriving = torch.empty_like(counts)  # by rank that sends, and expert of this rank
+        dist.all_to_all_single(arriving, counts)
+        sent, received = (c.view(ranks, -1).sum(1).tolist() for c in (counts, arriving))
+
+        arrived = _Exchange.apply(inputs[order], sent, received)  # (arrived, d_model)
+        which = torch.arange(len(self.experts), device=inputs.device).repeat(ranks)
+        which = which.repeat_interleave(arriving)  # the expert of each that arrived
+        results = torch.zeros_like(arrived)
+        for number, expert in enumerate(self.experts):  # also without tokens: its gradient is 0
+            [rows] = (which == number).nonzero(as_tuple=True)
+            results = results.index_copy(0, rows, expert(arrived[rows]))
+
+        returned = _Exchange.apply(results, received, sent)  # (tokens, d_model), by expert
+        return returned[order.argsort()] * probability[:, None]
+        ### END SOLUTION
+
+    def load_full(
+        self, router_weight: Tensor, expert_states: Sequence[Mapping[str, Tensor]]
+    ) -> None:
+        """Copy this rank's part of a full layer; the parameters stay the same objects.
+
+        Args:
+            router_weight: the router's weight (E, d_model).
+            expert_states: the state dict of each of the E experts.
+        """
+        ### BEGIN SOLUTION
+        with torch.no_grad():
+            self.router.weight.copy_(router_weight)
+        for number, expert in enumerate(self.experts):
+            expert.load_state_dict(expert_states[self.first + number])
+        ### END SOLUTION
+
+
+def load_balancing_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
+    """Return `E * sum(f_e * p_e)`, which is smallest if all experts get equally many tokens.
+
+    `f_e` is the fraction of the tokens of all ranks that chose expert e, and `p_e` their mean
+    probability for it. The value is the same on every rank. Its gradients, averaged over the ranks,
+    equal those of one process with all tokens. The ranks may have different numbers of tokens, and
+    a rank may have none.
+
+    Source: Fedus et al., "Switch Transformers", 2021, section 2.2.
+
+    Args:
+        probabilities: of this rank's tokens for each expert, (tokens, E).
+        chosen: the expert of each token, (tokens,).
+    """
+    ### BEGIN SOLUTION
+    experts = probabilities.shape[1]
+    own = probabilities.sum(0)  # (E,), the sum over this rank's tokens
+    counts = chosen.bincount(minlength=experts)  # (E,)
+    together = torch.cat([counts.to(own.dtype), own.detach()])
+    dist.all_reduce(together)
+    counts, sums = together.view(2, experts)  # of all ranks
+    tokens = counts.sum().clamp(min=1)
+    weights = experts * counts / tokens**2  # of each sum of probabilities
+    loss = (weights * sums).sum()
+    # Averaging divides the sum over ranks by N, so multiply by N here.
+    share = (weights * own).sum() * dist.get_world_size()
+    return share + (loss - share).detach()
     ### END SOLUTION
 
 
