@@ -2,6 +2,7 @@
 
     torchrun --nproc_per_node 2 solutions/phase3/production.py
     torchrun --nproc_per_node 2 solutions/phase3/production.py --bfloat16 --resume
+    torchrun --nproc_per_node 2 solutions/phase3/production.py --pipeline
 
 This is not an exercise. The comments say which of your functions or classes each part replaces. It
 trains the same transformer on the same text, with nccl if there is a GPU for each rank, else gloo.
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW, Optimizer
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -129,6 +131,55 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
         print(sample(plain, "def ", 100))
 
 
+class Stage(nn.Module):
+    """A rank's consecutive blocks; the first stage embeds tokens, the last one returns logits."""
+
+    def __init__(self, model: Transformer, rank: int, ranks: int) -> None:
+        super().__init__()
+        first, end = (round(len(model.blocks) * edge / ranks) for edge in (rank, rank + 1))
+        self.embedding = model.embedding if rank == 0 else nn.Identity()
+        self.blocks = model.blocks[first:end]
+        last = rank == ranks - 1
+        self.head = nn.Sequential(model.norm, model.head) if last else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = block(x, None)
+        return self.head(x)
+
+
+def train_in_stages(options: argparse.Namespace, device: torch.device) -> None:
+    """Train the transformer as a pipeline: replaces `pipeline_1f1b`; the last rank prints.
+
+    All microbatches have the same size, and there are at least as many as ranks.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    text = torch.cat([torch.cat([d, torch.tensor([EOS])]) for d in standard_library()])
+    rows = text.unfold(0, LENGTH + 1, LENGTH)[: options.rows]
+    torch.manual_seed(0)
+    stage = Stage(Transformer(), rank, ranks).to(device)
+    optimizer = AdamW(stage.parameters(), lr=options.lr)
+
+    def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    schedule = Schedule1F1B(PipelineStage(stage, rank, ranks, device), 2 * ranks, loss_fn=loss_of)
+    batch_size = options.batch_size * ranks
+    batches = len(rows) // batch_size
+    for number in range(options.steps):
+        start = number % batches * batch_size  # every rank has the same batch
+        batch = rows[start : start + batch_size].to(device)
+        losses: list[Tensor] = []
+        optimizer.zero_grad()
+        ends = {"target": batch[:, 1:], "losses": losses} if rank == ranks - 1 else {}
+        schedule.step(*[batch[:, :-1]] * (rank == 0), **ends)
+        optimizer.step()
+        if losses:
+            mean = torch.stack(losses).mean().item()
+            print(f"step {number}: loss {mean:.4f}", flush=True)
+
+
 def main() -> None:
     """Read the options, start the process group and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -138,6 +189,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.002)
     parser.add_argument("--bfloat16", action="store_true", help="compute and gather in bfloat16")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument("--pipeline", action="store_true", help="stages of the model on the ranks")
     parser.add_argument("--checkpoint", type=Path, default=Path("transformer"), help="a folder")
     options = parser.parse_args()
 
@@ -147,7 +199,7 @@ def main() -> None:
     if has_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if has_gpu else "gloo")
-    train(options, device)
+    (train_in_stages if options.pipeline else train)(options, device)
     dist.destroy_process_group()
 
 

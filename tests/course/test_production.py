@@ -84,3 +84,15 @@ def test_the_production_version_of_phase_3_learns_and_resumes(tmp_path):
     losses = re.findall(r"^step (\d+): loss (\S+),", first + second, re.MULTILINE)
     assert [int(number) for number, _ in losses] == list(range(9))
     assert float(losses[-1][1]) < float(losses[0][1]) - 1
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_phase_3_learns(tmp_path):
+    script = find_course().root / "solutions" / "phase3" / "production.py"
+    options = ["--pipeline", "--steps=6", "--rows=64", "--batch-size=4", "--lr=0.01"]
+
+    shown = output_of([*TORCHRUN, str(script), *options], tmp_path)
+
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", shown)]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0] - 1
