@@ -6,7 +6,7 @@ rank. Read GUIDELINES.md from "Groups" to "Pipelines". `gradsync check` shows yo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 ### BEGIN SOLUTION
 # isort: split
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 ### END SOLUTION
