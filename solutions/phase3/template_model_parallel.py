@@ -339,7 +339,7 @@ def pipeline_1f1b(
     """
     ### BEGIN SOLUTION
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    run = _Passes(stage, microbatches, loss_fn)
+    run = _Passes(loss_fn, stage, microbatches)
     ahead = min(last - rank, len(microbatches))  # forwards before the first backward
     optimizer.zero_grad()
 
@@ -369,9 +369,9 @@ class _Passes:
 
     def __init__(
         self,
+        loss_fn: LossFunction,
         stage: nn.Module,
         microbatches: Sequence[tuple[Tensor | None, Tensor | None]],
-        loss_fn: LossFunction,
     ) -> None:
         self.rank, self.last = dist.get_rank(), dist.get_world_size() - 1
         self.stage, self.loss_fn = stage, loss_fn

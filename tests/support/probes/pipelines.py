@@ -208,7 +208,7 @@ def unsplit(
     optimizer = optimizer_for(model)
     losses = []
     for microbatches in steps:
-        samples = sum(len(targets) for _, targets in microbatches)
+        samples = sum(len(wanted) for _, wanted in microbatches)
         for group in optimizer.param_groups[:zeroed]:
             for param in group["params"]:
                 param.grad = None
