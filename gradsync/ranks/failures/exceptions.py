@@ -17,6 +17,7 @@ from gradsync.text import full_stop, ranks_text
 MAX_MESSAGE = 2_000  # characters of an exception's message that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d+/\w+")
+TO_A_RANK = re.compile(r"\b(i?send|i?recv|P2POp)\(")  # a source line
 FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not match
 # Exceptions of a test that uses None, or another value of the wrong type.
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")
@@ -264,6 +265,8 @@ def _hint(error: Raised) -> str:
     hints = [hint for sign, hint in known.items() if re.search(sign, error.said)]
     if hints:
         return f" {hints[0]}"
+    if error.type == "IndexError" and error.frames and TO_A_RANK.search(error.frames[-1][2]):
+        return " There is no such rank: ranks go from 0 to N - 1."
     if error.type == "RecursionError":
         return endless_text(error.endless_call)
     return import_errors.missing_module(error.message, error.where, in_course=error.in_course)

@@ -49,10 +49,20 @@ def elements(states: Iterable[Mapping[Any, Mapping[str, Any]]]) -> int:
 def parameters(values: Sequence[Tensor], rank: int) -> list[nn.Parameter]:
     """Return parameters with these values, created in reversed order on every second rank.
 
-    This gives their addresses a different order, and also a set of them.
+    This gives their addresses a different order, and their hashes give one to a set of them.
     """
     order = range(len(values))
-    made = {
-        index: nn.Parameter(values[index]) for index in (reversed(order) if rank % 2 else order)
-    }
+    made = {}
+    for place, index in enumerate(reversed(order) if rank % 2 else order):
+        made[index] = _Placed(values[index])
+        made[index].place = place
     return [made[index] for index in order]
+
+
+class _Placed(nn.Parameter):
+    """A parameter with a place in a set, where others have one by their addresses."""
+
+    place: int
+
+    def __hash__(self) -> int:
+        return self.place

@@ -269,11 +269,12 @@ def closure_misused(
     Args:
         seen: by rank, the `losses` that two steps returned, the number of `calls` of the closure,
             and whether gradients are tracked afterwards, `grad_mode`.
-        losses: by rank, the losses of the two steps.
+        losses: by rank, the losses of the two steps, or of the first one.
     """
     every = range(len(seen))
     empty = [rank for rank in every if None in seen[rank]["losses"]]
-    other = [rank for rank in every if not close(seen[rank]["losses"], list(losses[rank]))]
+    known = len(losses[0])  # of the losses
+    other = [r for r in every if not close(seen[r]["losses"][:known], list(losses[r]))]
     often = [rank for rank in every if seen[rank]["calls"] != 2]
     for ranks, code, text in (
         (

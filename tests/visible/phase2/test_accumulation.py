@@ -91,6 +91,12 @@ MISWEIGHED = [
         "The weight is 1.8, not 0.6: the step uses the sum over the samples, not their mean. "
         "Divide by the samples of the batch.",
     ),
+    (
+        0.45,
+        "microbatch-mean-unweighted",
+        "The weight is 0.45, not 0.6. The microbatches are weighted as if each had as many samples "
+        "as the first. Divide a microbatch's samples by those of all microbatches together.",
+    ),
     *(
         (wrong, "accumulation-lost", f"The step uses only the last microbatch. {CLEAR_ONCE}")
         for wrong in (1.1, 1.1 / 2, 1.1 / 3)
