@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from gradsync.records import Observation
-from support.rules.bucket_timing import left_too_early, overwritten
+from gradsync.records import Diagnosis, Failure, Observation
+from support.rules.bucket_timing import (
+    empty_in_hook,
+    hooks_too_early,
+    left_too_early,
+    overwritten,
+    seen_too_early,
+)
 
 EARLIER = [{"weight": np.array([1.0, 2.0]), "bias": np.array([r + 3.0])} for r in range(2)]
 MEAN = {"weight": np.array([5.0, 6.0]), "bias": np.array([7.0])}
@@ -52,3 +58,33 @@ def test_gradients_neither_right_nor_local_were_changed_by_a_second_backward(bia
     if known:
         assert diagnosis.code == "only-some-parameters"
         assert "Overwriting a bucket that is being sent" in diagnosis.explanation
+
+
+@pytest.mark.parametrize(
+    ("source", "early"),
+    [
+        ("p.register_hook(f)", True),
+        ("p.register_post_accumulate_grad_hook(f)", False),
+        ("handle = model.register_forward_hook(f)", False),
+    ],
+)
+def test_only_hooks_that_run_before_grad_is_set_are_too_early(source, early):
+    assert hooks_too_early(source) is early
+
+
+@pytest.mark.parametrize(
+    ("biases", "stale"), [((0.0, 0.0), True), ((3.0, 4.0), True), ((9.0, 9.0), False)]
+)
+def test_hooks_that_run_too_early_explain_wrong_gradients(biases, stale):
+    first, other = (rule(observed(biases), [MEAN] * 2) for rule in seen_too_early(EARLIER))
+
+    assert (first is not None) is stale
+    assert "the gradients of bias are not the mean" in other.explanation
+
+
+@pytest.mark.parametrize(("detail", "explained"), [("'NoneType' / 'int'", True), ("1 / 0", False)])
+def test_a_gradient_that_is_none_in_a_hook_is_explained(detail, explained):
+    failure = Failure("error", Diagnosis("exception", (0,), "Rank 0 raised."), detail=detail)
+    found = empty_in_hook(Observation(1, (None,), (), (), 0.0, failure), None)
+
+    assert (found is not None and "A hook of `register_hook`" in found.explanation) is explained

@@ -34,6 +34,10 @@ def test_values_that_no_dtype_explains_are_another_mistake(value):
     assert diagnose(value, DOUBLES) is None
 
 
+def test_numbers_that_every_dtype_has_exactly_were_not_rounded():
+    assert diagnose(torch.tensor([100.5, 64.0]), torch.tensor([101.0, 64.0])) is None
+
+
 def test_a_failed_run_gets_no_diagnosis():
     seen = Observation(2, (None, None), (), (), 0.0)
 

@@ -67,7 +67,7 @@ def packed_wrongly(
 def sent_again(seen: Observation, sizes: Sequence[int], steps: int) -> Diagnosis | None:
     """Recognise gradients that are sent several times in a step, in some of the `steps`."""
     averaged, total = averaged_elements(seen), steps * sum(sizes)
-    if averaged < 1.2 * total:
+    if in_objects(seen) or averaged < 1.4 * total:  # of objects, only the bytes are known
         return None
     text = (
         f"{counted(steps, 'step')} of {sum(sizes)} gradients average {averaged} floats, although "
