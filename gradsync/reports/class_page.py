@@ -110,7 +110,8 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
         ),
         (
             "Remarks from the download",
-            "The grader does nothing about them.",
+            "The grader does nothing about them. To grade a text with code, save the code in the "
+            "download as the file that it is, beside the text, and grade again.",
             {row.key: row.result.download_notes for row in every},
         ),
     ):

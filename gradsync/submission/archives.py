@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import stat
 import struct
 import zipfile
@@ -20,6 +21,7 @@ from gradsync.submission.folders import kind_flaw, open_regular
 from gradsync.submission.tars import tar_entries
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
+OTHER_KINDS = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z", b"\xfd7zX": "xz"}  # by their first bytes
 MAX_LIST = 2 * 2**20  # bytes of a zip's list of files
 UTF8 = 0x800  # flag of a zip's entry: its name is in UTF-8
 ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a zip's entry: encrypted, strongly, with its headers
@@ -34,11 +36,18 @@ def archive_entries(path: Path) -> Iterator[Entry]:
     """Yield the entries of an archive; read each entry before asking for the next.
 
     Raises:
-        Unreadable: it is broken, or not an archive of the kind that its name shows.
+        Unreadable: it is broken, or an archive of another kind.
         Refused: it is not a regular file.
     """
+    file = open_regular(path)
+    head = os.pread(file, 4, 0)
+    if kind := OTHER_KINDS.get(head[:4]):
+        os.close(file)
+        raise Unreadable(f"it is a {kind} archive: pack the files again as a .zip")
     is_zip = path.name.lower().endswith(".zip")
-    yield from (_zip_entries if is_zip else tar_entries)(open_regular(path))
+    if head[:2] in (b"PK", b"\x1f\x8b"):  # whatever its name is
+        is_zip = head[:2] == b"PK"
+    yield from (_zip_entries if is_zip else tar_entries)(file)
 
 
 class GuardedFile(io.FileIO):

@@ -22,6 +22,7 @@ TOO_MANY = f"it has more than {MAX_ENTRIES:,} files: hand in the course's files 
 MAX_COPIES = 20  # of a file of the course, in different folders
 MAX_NAME = 255  # characters; no file of a course has a longer name
 FOLDER = "is a folder"  # instead of a file
+LESSONS = {"notebooks", ".ipynb_checkpoints", "data"}  # folders whose files are not answers
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
 SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
@@ -110,6 +111,17 @@ class Contents:
         pairs = ((name, _plain(name)) for name in sorted(self.others))
         return [(name, plain) for name, plain in pairs if name != plain and self._is_exact(plain)]
 
+    def instead(self, phases: Collection[str], endings: tuple[str, ...]) -> set[str]:
+        """Return other files that may hold answers of these phases, such as notebooks."""
+        found = set()
+        for name in self.others:
+            *folders, last = name.split("/")
+            phase = self.layout.phase_in("".join((*folders[-1:], last)))
+            mine = not phase or phase in phases
+            if last.lower().endswith(endings) and mine and not LESSONS & set(folders):
+                found.add(name)
+        return found
+
     def meddlers(self, tops: Collection[str]) -> set[str]:
         """Return the names of modules and pytest settings that could affect a run if unpacked."""
         found = set()
@@ -126,7 +138,7 @@ class Contents:
         """Yield the files that each entry may be: "phase1/template_trainer.py".
 
         Phases share file names. So files that are in no phase's folder belong to the first phase
-        that has all their names.
+        that has all their names, unless their folder's name contains a phase: "phase2_solution".
         """
         loose: dict[tuple[str, int], set[str]] = {}
         for each in self.candidates.values():
@@ -142,8 +154,9 @@ class Contents:
             else:
                 together = loose[place.top, each.order]
                 owners = [phase for phase in phases if together <= set(files[phase])]
-                owner = (owners or list(phases))[0]
-                if place.file in files[owner]:
+                named = self.layout.phase_in(place.top.rstrip("/").rpartition("/")[2])
+                owner = named or (owners or list(phases))[0]
+                if place.file in files.get(owner, ()):
                     yield f"{owner}/{place.file}", each
 
     def _take(self, name: str, entry: Entry) -> None:
@@ -186,7 +199,7 @@ class Contents:
 
     def _is_exact(self, name: str) -> bool:
         place = self.layout.place(name)
-        return place is not None and place.exact and place.depth <= 1
+        return place is not None and place.exact
 
 
 def refused_files(found: Mapping[str, Candidate]) -> dict[str, str]:

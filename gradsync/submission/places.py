@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 DRIVE = re.compile("[a-z]:", re.IGNORECASE)
-MAX_DEPTH = 4  # folders around a phase's folder
+MAX_DEPTH = 8  # folders around a phase's folder
 # Folders whose files are not a learner's answers, even if they have the names of the course's.
 SKIPPED = {"tests", "solutions", "node_modules", "site-packages"}
 # What browsers and systems add to the name of a further copy: "x (1).py", "x copy.py", "x-1.py".
@@ -68,7 +68,8 @@ class Layout:
         exact = last == file and "\\" not in name
         if folders and (phase := self.phase(folders[-1])):
             return self._place(folders[:-1], phase, file, exact and folders[-1] == phase)
-        return self._place(folders, "", file, exact)
+        guessed = folders and self.phase_in(folders[-1])
+        return self._place(folders, "", file, exact and not guessed)
 
     def has_files(self, names: Iterable[str], *, at_top: bool = False) -> bool:
         """Return whether one of these names is a file of the course.
@@ -84,8 +85,14 @@ class Layout:
         plain = (GAPS.sub("", name) for name in names)
         return next((name for name in plain if name in self.phases), "")
 
+    def phase_in(self, name: str) -> str:
+        """Return the only phase that a name contains: "phase1" of "Phase1_solution"; or ""."""
+        plain = GAPS.sub("", name.casefold())
+        found = [each for each in self.phases if re.search(rf"{re.escape(each)}(?!\d)", plain)]
+        return found[0] if len(found) == 1 else ""
+
     def _file(self, name: str) -> str:
-        stem, dot, ending = name.casefold().rpartition(".")
+        stem, dot, ending = name.casefold().removesuffix(".txt").rpartition(".")
         if not dot or ending != "py":
             return ""
         return self._by_stem.get(stem) or self._by_stem.get(COPY.sub("", stem), "")

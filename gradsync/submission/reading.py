@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from gradsync.errors import UnusableInput
@@ -27,11 +27,17 @@ from gradsync.submission.contents import (
     refused_files,
 )
 from gradsync.submission.folders import file_entry, folder_entries
-from gradsync.submission.places import CourseLayout, Layout
+from gradsync.submission.places import CourseLayout, Layout, is_entered
 from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
+PACKED = (*ENDINGS, ".7z", ".bz2", ".gz", ".rar", ".tar", ".xz")
+REPACK = ". Pack the files themselves as one .zip"
+NO_NOTEBOOKS = (
+    ". Notebooks don't count here: hand in the .py files. `gradsync nbgrade` grades the notebooks "
+    "of an nbgrader course"
+)
 MISNAMED = 5  # at most this many notes on names that are almost right
 
 
@@ -172,7 +178,7 @@ def _entries(path: Path | Mapping[str, Path], layout: Layout) -> Iterator[Entry]
                 yield replace(entry, order=order)
     elif is_archive(path):
         stem = submission_name(path)
-        prefix = f"{stem}/" if layout.phase(stem) else ""  # "phase2.zip" of files without a folder
+        prefix = f"{stem}/" if layout.phase_in(stem) else ""  # "phase2.zip" without a folder
         yield from _prefixed(prefix, archive_entries(path))
     elif path.is_file() and not _may_be_submission(path):
         raise Refused(f"{OTHER_KIND}: pack the files again as a .zip")
@@ -194,8 +200,9 @@ def _part(name: str, path: Path) -> Iterator[Entry]:
         yield file_entry(name, path)
         return
     stem = submission_name(Path("/nonexistent", name))
+    folder = stem if is_entered(stem) else name  # "solutions.zip" is not the folder "solutions"
     try:
-        yield from _prefixed(f"{stem}/", archive_entries(path))
+        yield from _prefixed(f"{folder}/", archive_entries(path))
     except Refused as why:
         raise Unreadable(f"{printed(name)} {why}") from None
     except Unreadable as why:
@@ -227,9 +234,14 @@ def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str
         )
     others = {name for name in contents.others if not name.startswith(".")}
     holds = f"it has {listing(others)}" if others else "it is empty"
+    advice = ""
     if any(name.lower().endswith(".ipynb") for name in others):
-        holds += ". Notebooks are graded by `gradsync nbgrade`; files must have the course's names"
-    return f"{printed(shown)} has none of the course's files: {holds}"
+        advice = NO_NOTEBOOKS
+    elif any(name.lower().endswith(PACKED) for name in others):
+        advice = REPACK
+    elif contents.layout.has_files(PurePosixPath(name).name for name in others):
+        advice = ". Files in these folders are not read: pack the folders of the phases"
+    return f"{printed(shown)} has none of the course's files: {holds}{advice}"
 
 
 def _is_member(item: os.DirEntry[str]) -> bool:
@@ -248,13 +260,17 @@ def _notes(contents: Contents, found: Mapping[str, Candidate], phases: Sequence[
     missing = [(phase, file) for phase, file in files if f"{phase}/{file}" not in found]
     gaps = [f"{phase}/{file}" if phase in begun else phase for phase, file in missing]
     notes = [f"missing: {gap}" for gap in dict.fromkeys(gaps)]
+    gone = {phase for phase, _ in missing}
+    for endings, advice in ((".ipynb",), NO_NOTEBOOKS), (PACKED, REPACK):
+        if missing and (others := contents.instead(gone, endings)):
+            notes.append(f"refused: {listing(others)}{advice}")
     for refusal in dict.fromkeys(refused_files(found).values()):
         notes.append(f"refused: {refusal}")
     for name, meant in contents.misnamed()[:MISNAMED]:
         notes.append(f"refused: {printed(name)} must be named exactly {printed(meant)}")
     if meddlers := contents.meddlers({each.place.top for each in found.values()}):
         notes.append(f"ignored: {listing(meddlers)} (only the course's files count)")
-    archives = {name for name in contents.others if name.lower().endswith(ENDINGS)}
-    if archives := {name for name in archives if "/" not in name}:
+    archives = {name for name in contents.others if name.lower().endswith(PACKED)}
+    if not missing and (archives := {name for name in archives if "/" not in name}):
         notes.append(f"ignored: {listing(archives)} (the files beside it count)")
     return notes

@@ -42,7 +42,8 @@ MOODLE = re.compile(
     r"(?P<learner>[^_].*?)_(?P<id>\d+)_assignsubmission_(?P<kind>[a-z]+)(_(?P<file>.*))?", re.DOTALL
 )
 MOODLES_KINDS = ("file", "onlinetext")
-EXCERPT = 300  # characters of a text that was handed in
+CODE = re.compile(r"\b(?:def|class) \w+ ?[(:]|\bimport \w")
+EXCERPT = 600  # characters of a text that was handed in
 MAX_TEXT = 2**20  # bytes of its page
 METADATA = "submission_metadata.yml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
@@ -134,7 +135,8 @@ def text_note(page: Path) -> str:
     reader = _Text()
     reader.feed(content)
     text = " ".join(" ".join(reader.parts).split())
-    return f'a text was handed in: "{printed(text, EXCERPT)}"' if text else ""
+    kind = "a text with code was" if CODE.search(text) else "a text was"
+    return f'{kind} handed in ({page.name}): "{printed(text, EXCERPT)}"' if text else ""
 
 
 class _Text(HTMLParser):

@@ -242,7 +242,7 @@ def tar_with_more_behind_it(folder):
     return path
 
 
-@attack(note="it can't be read as a zip archive")
+@attack(LOADER, TRAINER, note="")
 def tar_with_the_wrong_ending(folder):
     """A tar with the name of a zip."""
     return packed(folder, member(TRAINER, HONEST[TRAINER])).rename(folder / "eve.zip")

@@ -251,7 +251,7 @@ def zip_truncated(folder):
     return path
 
 
-@attack(note="can't be read as a .tar.gz")
+@attack(LOADER, TRAINER, note="")
 def zip_with_the_wrong_ending(folder):
     """A zip with the name of a tar."""
     return packed(folder, HONEST.items()).rename(folder / "eve.tar.gz")

@@ -124,10 +124,20 @@ def test_a_text_of_canvas_is_quoted(download):
     ada, _ = download.entries()
     assert ada.facts.notes == (
         "Canvas marks it as late",
-        'a text was handed in: "See https://git.x/ada my repository"',
+        'a text was handed in (ada_LATE_17_text.html): "See https://git.x/ada my repository"',
     )
     [note] = ada.submission(download.course, ["phase1"]).notes
     assert note.startswith("unreadable: ada has none of the course's files: it has text.html")
+
+
+def test_a_text_with_code_is_called_that(download):
+    page = "<pre>def double(number):\n    return 2</pre>"
+    (download.folder / "ada_17_text.html").write_text(page)
+
+    [ada] = download.entries()
+    assert ada.facts.notes == (
+        'a text with code was handed in (ada_17_text.html): "def double(number): return 2"',
+    )
 
 
 def test_anonymous_names_of_canvas(download):
@@ -146,7 +156,7 @@ def test_a_text_of_moodle_is_quoted_beside_files_and_alone(download):
     write_submission(download.folder / "Ada_17_assignsubmission_file")
 
     ada, bob = download.entries()
-    quoted = ('a text was handed in: "Please be kind."',)
+    quoted = ('a text was handed in (onlinetext.html): "Please be kind."',)
     assert (ada.facts.notes, bob.facts.notes) == (quoted, quoted)
     assert ada.submission(download.course, ["phase1"]).notes == ()
     assert bob.submission(download.course, ["phase1"]).notes[0].startswith("unreadable: ")
