@@ -161,11 +161,14 @@ def _outcomes(
     guides = guide_texts(conditions.course)
     for task, graded in execution.perform(tasks()):
         for entry in groups[task.submission.name]:
-            before = store.records().get(folder_name(entry.name))
+            known = store.records().get(folder_name(entry.name))
+            before = known.report if known else None
+            if before is not None and before.problem:
+                before = store.graded(entry.name)  # the grade before the grader failed
             report = _of_member(graded or failed(entry.name, KILLED), entry, task)
             report = _stored(report, task.submission.files, guides, store, kept)
             book.update()
-            change = change_of(before.report if before else None, report)
+            change = change_of(before, report)
             yield Outcome(report, store.page(entry.name), is_new=True, change=change)
 
 

@@ -30,9 +30,15 @@ class Change:
 
     @property
     def tests(self) -> list[tuple[str, Verdict | None, Verdict | None]]:
-        """The tests with other points: id, the verdict before, and after; None: no such test."""
-        old = {verdict.id: verdict for verdict in self.before.verdicts}
-        new = {verdict.id: verdict for verdict in self.after.verdicts}
+        """The tests with other points: id, the verdict before, and after; None: no such test.
+
+        The tests of a phase that only one of the reports has are not among them.
+        """
+        both = set(self.before.phases) & set(self.after.phases)
+        old, new = (
+            {each.id: each for each in report.verdicts if each.exercise.partition("/")[0] in both}
+            for report in (self.before, self.after)
+        )
         pairs = ((id, old.get(id), new.get(id)) for id in {**old, **new})
         return [(id, was, now) for id, was, now in pairs if _differ(was, now)]
 

@@ -169,6 +169,24 @@ def test_a_regrade_without_a_change_says_nothing(klass):
     assert not (klass.out / "changes.csv").exists()
 
 
+def test_a_further_phase_is_no_change(klass):
+    klass.grade("phase1")
+
+    assert {outcome.change for outcome in klass.grade("phase2", add_phase=True)} == {None}
+    assert not (klass.out / "changes.csv").exists()
+
+
+def test_a_change_is_found_although_a_broken_test_came_between(klass, monkeypatch):
+    klass.grade()
+    with monkeypatch.context() as broken:
+        broken.setattr(tasks, "grade", lambda *_, **__: 1 / 0)
+        klass.grade(fresh=True, only="ada", seed=7)
+    klass.points["phase1"] = 70.0
+    [outcome] = klass.grade(fresh=True, only="ada", seed=7)
+
+    assert change_line(outcome.change).startswith("ada: 80 -> 70 of 100")
+
+
 def test_the_rest_of_the_class_is_not_graded_rather_than_missing(klass, tmp_path):
     (tmp_path / "roster.csv").write_text(ROSTER)
     klass.grade(only="ada", roster=tmp_path / "roster.csv")
