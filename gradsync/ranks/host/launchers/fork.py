@@ -26,8 +26,8 @@ from gradsync.ranks.host.launchers.launcher import (
 )
 from gradsync.ranks.sandbox import cgroups, sandbox
 
-END_SECONDS = 30.0
-GONE = "the process that forks the ranks has ended: was it killed?"
+END_SECONDS = 30.0  # for an answer of the warm process, and for its end
+GONE = "the process that forks the ranks has ended, or does not answer: was it killed?"
 
 
 class ForkLauncher:
@@ -107,7 +107,7 @@ class ForkLauncher:
             if not packets.receive(ours):
                 ours.close()
                 raise LauncherError(GONE)
-            ours.settimeout(None)
+            ours.settimeout(END_SECONDS)
             return ours
 
     def await_siblings(self) -> None:
@@ -134,7 +134,7 @@ class ForkLauncher:
                     "the process that forks the ranks did not start: "
                     f"does `{sys.executable} -c 'import torch'` work?"
                 )
-            control.settimeout(None)
+            control.settimeout(END_SECONDS)  # from now on, for each answer
             self._ready = True
             if self._sandboxed:
                 self._group = _limited_group(control)
@@ -239,10 +239,8 @@ class ForkedProcesses:
 
     def _await(self, answer: str) -> dict[str, Any]:
         """Return the message with the key `answer`; record ranks that end before it arrives."""
-        self._control.settimeout(END_SECONDS)
         while message := packets.receive(self._control):
             if answer in message:
-                self._control.settimeout(None)
                 return message
             self._take(message)
         raise LauncherError(GONE)
@@ -258,13 +256,11 @@ class ForkedProcesses:
 def _has_ended(control: socket.socket, what: str) -> bool:
     """Request the end and wait for it; return False if the warm process itself has ended."""
     try:
-        control.settimeout(END_SECONDS)
         packets.send(control, do=what)
     except OSError:
         return False
     while message := packets.receive(control):  # also messages on ranks that end meanwhile
         if "ended" in message:
-            control.settimeout(None)
             return True
     return False
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+from contextlib import suppress
 
 import pytest
 from download_samples import clone
@@ -14,6 +15,7 @@ from gradsync.grading.imports import clones
 from gradsync.grading.processes import pool
 from gradsync.grading.suite import parallel
 from gradsync.ranks import LauncherError
+from gradsync.ranks.host.launchers import fork
 from gradsync.ranks.host.launchers.fork import ForkLauncher
 from gradsync.ranks.sandbox import sandbox
 from gradsync.submission import read_submission, tars
@@ -78,6 +80,27 @@ def test_a_stopped_worker_of_a_suite_is_an_error_of_the_grader(monkeypatch):
             parallel.forked_graders(1, launcher, stop) as [worker],
         ):
             worker.result()
+    finally:
+        launcher.close()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("moment", ["before the ranks start", "while they run"])
+def test_a_lost_process_that_forks_the_ranks_ends_the_run(tmp_path, monkeypatch, sign, moment):
+    monkeypatch.setattr(fork, "END_SECONDS", 0.5)
+    launcher = ForkLauncher()
+    try:
+        with launcher.started(1, str(tmp_path), []):
+            [warm] = set(children_of(os.getpid())) & {launcher._process.pid}
+        if moment == "before the ranks start":
+            os.kill(warm, sign)
+        with suppress(LauncherError), launcher.started(1, str(tmp_path), []) as ranks:
+            os.kill(launcher._process.pid, sign)
+            with pytest.raises(LauncherError, match="has ended, or does not answer"):
+                ranks.starved()
+
+        with launcher.started(1, str(tmp_path), []) as ranks:
+            assert ranks.starved() >= 0
     finally:
         launcher.close()
 
