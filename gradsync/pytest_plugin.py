@@ -37,7 +37,9 @@ INNER = "GRADSYNC_PYTEST_RANK"  # set in each pytest of `--on-ranks`
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("gradsync", "functions on N ranks")
     group.addoption(
-        "--ranks-launcher", choices=("fork", "spawn", "sandbox"), help="how ranks are started"
+        "--ranks-launcher",
+        choices=("fork", "hashes", "spawn", "sandbox"),
+        help="how ranks are started",
     )
     group.addoption(
         "--ranks-pdb", type=int, metavar="RANK", help="debug this rank of each run in this terminal"

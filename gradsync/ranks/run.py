@@ -61,7 +61,8 @@ def run_ranks(
         timeout: seconds after which running ranks are stopped; a deadlock is found immediately.
         process_group: start the default group before the function is called.
         backend: the group's backend. With "nccl", rank r uses GPU r as its current device.
-        launcher: "fork" (Linux, fast), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
+        launcher: "fork" (Linux, fast), "hashes" (the same, with other hashes of strings on each
+            rank), "spawn" (anywhere, slow) or "sandbox" (with bubblewrap).
         nodes: set the variables of torchrun, such as LOCAL_RANK, as on so many machines.
         mesh: the names and sizes of a device mesh, such as {"dp": 2, "tp": 4}.
         random_seed: a seed of the ranks' global random states, which differ from rank to rank.

@@ -140,10 +140,20 @@ def _settle(setup: dict[str, Any]) -> None:
     left_out = [*setup["path"], *([] if HOME.name in PACKAGES else [str(HOME)])]
     sys.path[:] = setup["path"] + [p for p in sys.path if p not in left_out]
     torch.set_num_threads(1)
+    _reverse_sets(setup["rank"])
     # Generators of GPUs are seeded when one is first used.
     torch.default_generator.manual_seed(setup["seed"])
     random.seed(setup["seed"])
     np.random.seed(setup["seed"])
+
+
+def _reverse_sets(rank: int) -> None:
+    """Reverse the order of sets of tensors on odd ranks.
+
+    The order of addresses decides, which differs between processes, but not between forked ranks.
+    """
+    flip = -(rank % 2)  # all bits, on an odd rank
+    torch.Tensor.__hash__ = lambda tensor: (id(tensor) >> 4) ^ flip  # type: ignore[method-assign]
 
 
 def _limit_stack() -> None:

@@ -12,10 +12,12 @@ import sys
 from typing import Literal, get_args
 
 from gradsync.ranks.host.launchers.fork import ForkLauncher
+from gradsync.ranks.host.launchers.hash_seeds import HashSeedsLauncher
 from gradsync.ranks.host.launchers.launcher import Launcher
 from gradsync.ranks.host.launchers.spawn import SpawnLauncher
+from gradsync.text import listed
 
-LauncherName = Literal["fork", "spawn", "sandbox"]
+LauncherName = Literal["fork", "hashes", "spawn", "sandbox"]
 
 
 def get_launcher(name: LauncherName | None = None) -> Launcher:
@@ -23,7 +25,8 @@ def get_launcher(name: LauncherName | None = None) -> Launcher:
     if name is None:
         name = "fork" if sys.platform == "linux" else "spawn"
     if name not in get_args(LauncherName):
-        raise ValueError(f"launcher must be 'fork', 'spawn' or 'sandbox', got {name!r}")
+        choices = listed(map(repr, get_args(LauncherName)), "or")
+        raise ValueError(f"launcher must be {choices}, got {name!r}")
     if name != "spawn" and sys.platform != "linux":
         raise ValueError(f"the {name} launcher needs Linux: use launcher='spawn'")
     return _launchers(name)
@@ -47,6 +50,8 @@ def lacking(backend: str, world_size: int, launcher: str | None = None) -> str |
 @functools.cache
 def _launchers(name: LauncherName) -> Launcher:
     _open_standard_streams()
+    if name == "hashes":
+        return HashSeedsLauncher()
     return SpawnLauncher() if name == "spawn" else ForkLauncher(sandboxed=name == "sandbox")
 
 

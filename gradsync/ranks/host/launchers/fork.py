@@ -33,8 +33,9 @@ GONE = "the process that forks the ranks has ended, or does not answer: was it k
 class ForkLauncher:
     """Starts the warm process when it is first needed, and again if it has ended."""
 
-    def __init__(self, *, sandboxed: bool = False) -> None:
+    def __init__(self, *, sandboxed: bool = False, hash_seed: int | None = None) -> None:
         self._sandboxed = sandboxed
+        self._hash_seed = hash_seed  # of strings on all ranks; None: random, or the environment's
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._group: cgroups.ControlGroup | None = None
@@ -159,6 +160,8 @@ class ForkLauncher:
     def _environ(self) -> dict[str, str]:
         """Return the warm process's environment, in which coverage.py does not measure it."""
         environ = rank_environ(bare=self._sandboxed)
+        if self._hash_seed is not None:
+            environ["PYTHONHASHSEED"] = str(self._hash_seed + 1)  # 0 would turn it off
         return {n: value for n, value in environ.items() if not n.startswith("COVERAGE_PROCESS")}
 
     def _finish(self, control: socket.socket, what: str) -> None:

@@ -36,8 +36,8 @@ class SpawnLauncher:
         with lines_for(world_size) as (ours, theirs), ExitStack() as stack:
             processes = SpawnedProcesses(ours)
             stack.callback(processes.end)
-            for lines in theirs:
-                processes.processes.append(processes.start(lines))
+            for rank, lines in enumerate(theirs):
+                processes.processes.append(processes.start(rank, lines))
             yield processes
 
 
@@ -46,7 +46,7 @@ class SpawnedProcesses:
         self.lines = lines
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def start(self, lines: Lines) -> subprocess.Popen[bytes]:
+    def start(self, rank: int, lines: Lines) -> subprocess.Popen[bytes]:
         numbers = [lines.channel.fileno(), lines.stacks.fileno()]
         process = subprocess.Popen(
             command("gradsync.ranks.inside.worker", *numbers),
@@ -54,7 +54,7 @@ class SpawnedProcesses:
             stdin=subprocess.DEVNULL,
             stdout=lines.output.fileno(),
             stderr=lines.output.fileno(),
-            env=rank_environ(),
+            env={"PYTHONHASHSEED": str(rank + 1), **rank_environ()},
             start_new_session=True,
         )
         lines.close()
@@ -64,7 +64,7 @@ class SpawnedProcesses:
         _end(self.processes[rank])
         self.lines[rank].close()
         self.lines[rank], theirs = open_lines()
-        self.processes[rank] = self.start(theirs)
+        self.processes[rank] = self.start(rank, theirs)
 
     def exit_codes(self) -> dict[int, int]:
         codes = {rank: process.poll() for rank, process in enumerate(self.processes)}
