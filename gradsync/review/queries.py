@@ -61,12 +61,13 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
                     outer = [loop.node for loop in step.loops[:number]]
                     yield loader, any(map(_repeats, outer)) or AGAIN in loop.over.tags
     inside = {loop for step in program.backwards for loop in step.loops}
+    begun = [t for step in program.calls("builtins.iter") for t in step.result.of_kind("loader")]
     for step in program.calls("builtins.next"):
         for loader in step.args[0].of_kind("loader") if step.args else ():
             in_loop = step.loops and step.loops[-1] in inside and not step.evaluating
             if loader not in seen and loader in made and in_loop:
                 seen.add(loader)
-                yield loader, AGAIN in step.args[0].tags
+                yield loader, AGAIN in step.args[0].tags or begun.count(loader) > 1
 
 
 def _repeats(loop: ast.AST) -> bool:

@@ -45,6 +45,7 @@ from gradsync.review.flow.values import (
     OWNS,
     RANK,
     REDUCED,
+    SAME,
     SPAWNED,
     TOO_EARLY,
     UNEVEN,
@@ -616,7 +617,9 @@ class Interpreter:
         first, last, stride = (
             self.value_of(limit) for limit in (node.lower, node.upper, node.step)
         )
-        return strided(_part(base, mixed([first, last, stride])), first, stride)
+        found = strided(_part(base, mixed([first, last, stride])), first, stride)
+        moves = node.lower is not None and not isinstance(node.lower, ast.Constant)
+        return found.tagged(SAME) if moves and not found.tags & OF_ONE_RANK else found
 
     def _binop(self, node: ast.BinOp) -> Value:
         return combined(node.op, self.value_of(node.left), self.value_of(node.right))
@@ -661,7 +664,11 @@ class Interpreter:
 
     def _ifexp(self, node: ast.IfExp) -> Value:
         test = self.value_of(node.test)
+        if isinstance(test.const, (bool, NoneType)) and self._is_about_a_parameter(node.test):
+            return self.value_of(node.body if test.const else node.orelse)
         one = self._under(Guard(node, test, True), node.body)
+        if ast.unparse(node.test) == "torch.cuda.is_available()":
+            return one  # such as "cuda"; GPUs are what most programs are written for
         other = self._under(Guard(node, test, False), node.orelse)
         if one is other:
             return one
@@ -899,7 +906,7 @@ class Interpreter:
         self._call_back(step)
         values = [*step.args, *step.kwargs.values()]
         found = mixed(values)
-        tags = found.tags & {WORLD, TOO_EARLY}
+        tags = found.tags & {WORLD, TOO_EARLY, UNSEEDED}
         if found.tags & {RANK, MAYBE_RANK}:
             tags |= {MAYBE_RANK}
         named = by_name(step.method or step.path.rpartition(".")[2])
@@ -1037,7 +1044,7 @@ class Interpreter:
 
 
 def _part(base: Value, key: Value) -> Value:
-    tags = base.deep_tags() | (key.tags & {MAYBE_RANK})
+    tags = base.deep_tags() | (key.tags & {MAYBE_RANK, SAME})
     if RANK in key.tags:
         tags |= {MAYBE_RANK}  # the parts may be equal
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)

@@ -56,6 +56,7 @@ _TAGS = {
      "datetime.datetime.now", "datetime.datetime.utcnow"), (CLOCK,),
 )  # fmt: skip
 _DRAWS = ("random.sample", "numpy.random.permutation", "numpy.random.choice", "torch.randperm")
+_RANDOM = re.compile(r"^torch\.rand(n|int)?$|^(numpy\.)?random\.(rand\w*|choices?|uniform|normal)$")
 _LIBRARY_MODEL = re.compile(
     r"^(timm\.(create_model|models\.)|torch\.hub\.load$|segmentation_models_pytorch\.[A-Z]|"
     r"monai\.networks\.nets\.|efficientnet_pytorch\.|transformers\.(\w*(Model|For[A-Z])\w*\.from_|"
@@ -184,6 +185,8 @@ def _of_library(step: Step) -> Value | None:
         return mixed([*step.args]).tagged(UNSEEDED)
     if step.path == "builtins.sorted" and step.args:
         return step.args[0].without(UNORDERED)
+    if _RANDOM.match(step.path):
+        return mixed([*step.args]).tagged(MAYBE_RANK)
     return _made("model", step, Value()) if _LIBRARY_MODEL.match(step.path) else None
 
 
@@ -301,6 +304,9 @@ def _formatted(step: Step) -> Value:
 def _of_model(step: Step) -> Value | None:
     """Return the result of a method of `nn.Module` or of a wrapper; None for others."""
     name = step.method
+    if name in ("eval", "train"):
+        for thing in step.receiver.things:
+            thing.evaluates = name == "eval" or (bool(step.args) and step.args[0].const is False)
     if name in _SAME_MODEL.split():
         return step.receiver
     if name in ("parameters", "named_parameters", "buffers"):
@@ -314,7 +320,8 @@ def output(step: Step, model: Value) -> Value:
     """Return the output of a model: it depends on this rank's samples."""
     thing = Thing("output", step, model)
     tags = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
-    tags |= {DATA, EVAL} if step.evaluating and tags else {DATA}
+    evaluates = step.evaluating or any(thing.evaluates for thing in model.things)
+    tags |= {DATA, EVAL} if evaluates and tags else {DATA}
     return Value(things=frozenset({thing}), tags=tags)
 
 

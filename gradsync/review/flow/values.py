@@ -12,14 +12,15 @@ ranks (`tags`). The tags are sets of facts, ordered by what a rule may conclude 
                           SPAWNED: the number that `mp.spawn` passes, not computed from it.
     differs by samples    OWN: computed from samples that certainly only this rank has, such as
                           those of a loader with a DistributedSampler. EVAL: as OWN, by a model
-                          without gradients. SHARE: every n-th sample.
+                          without gradients or in evaluation mode. SHARE: every n-th sample.
     differs by process    CLOCK: the time at which this rank asks for it. UNSEEDED: drawn at random.
                           REDUCED: a sum that `reduce` leaves on one rank only; also RANK.
     unknown               MAYBE_RANK: may depend on the rank. DATA: computed from samples that may
                           be this rank's own.
 
-MEAN and UNEVEN say how a number was divided, CUT that a collective computed it, through which no
-gradient flows. GRAD, NUMBERED, ELEMENT, UNORDERED, AGAIN and TOO_EARLY say nothing about ranks.
+SAME: samples that a program takes from its data at a position without a rank. MEAN and UNEVEN say
+how a number was divided, CUT that a collective computed it, through which no gradient flows. GRAD,
+NUMBERED, ELEMENT, UNORDERED, AGAIN and TOO_EARLY say nothing about ranks.
 Three operations combine values:
 
 - `mixed`, for an expression: the result has the tags of all operands.
@@ -53,7 +54,7 @@ DATA = "data"  # computed from samples, which may be this rank's own
 OWN = "own"  # computed from samples that certainly only this rank has
 MEAN = "mean"  # divided by a number of this rank
 UNEVEN = "uneven"  # divided by a number that depends on the contents of this rank's samples
-EVAL = "eval"  # computed by a model without gradients, from samples that only this rank has
+EVAL = "eval"  # computed by a model that is evaluated, from samples that only this rank has
 SHARE = "share"  # every n-th sample on n ranks, without padding: some ranks may have one more
 CLOCK = "clock"  # a time, which each rank reads for itself
 UNSEEDED = "unseeded"  # drawn at random, so each process has its own unless there is a seed
@@ -62,14 +63,15 @@ CUT = "cut"  # computed by a collective, through which no gradient flows
 GRAD = "grad"  # a gradient
 NUMBERED = "numbered"  # a result of `enumerate`
 ELEMENT = "element"  # of a collection, or an empty one: not this rank, whatever its name is
+SAME = "same"  # the samples at a position that does not depend on the rank
 UNORDERED = "unordered"  # a set, whose order differs between processes
 AGAIN = "again"  # a generator that begins again after the last element
 TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
 OWNS = frozenset({OWN, CLOCK})  # certainly differ between ranks
-OF_ONE_RANK = (
+OF_ONE_RANK = frozenset({
     RANK, MAYBE_RANK, LOCAL, GLOBAL, SPAWNED, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE, CLOCK,
     UNSEEDED, REDUCED,
-)  # fmt: skip
+})  # fmt: skip
 COLLECTIVES = frozenset(
     [
         "all_reduce",
@@ -111,6 +113,7 @@ class Thing:
         self.inner = inner or Value()
         self.attrs: dict[str, Value] = {}
         self.of_class: Code | None = None
+        self.evaluates = False  # a model in evaluation mode
         self.escaped = False  # it was passed to a function that we can't read
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step
+from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step, Value
 from gradsync.review.queries import (
     argument_node,
     mentions,
@@ -18,6 +18,7 @@ from gradsync.review.queries import (
 )
 
 _INDEXED = re.compile(r"^(cuda|xpu):\d+$")
+_CHOOSE = ("torch.device", "torch.cuda.set_device")
 _PINS = (
     r"set_device|device_index|CUDA_VISIBLE_DEVICES|cuda\.device\(|set_default_device|gpu_affinity"
 )
@@ -34,18 +35,13 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     """Find hard-coded GPUs, and programs that never choose a GPU."""
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
-    named = False  # a variable with a GPU was reported; its later uses are skipped
     for step in program.steps:
-        if not surely_on_every_rank(step) or _single_process(step):
-            continue
-        device = _fixed(step)
-        if not device and not named:
-            device = _fixed_in_a_variable(step)
-            named = bool(device)
+        device = _fixed(step) if surely_on_every_rank(step) and not _single_process(step) else ""
         if device:
             text = f"Every rank on a machine uses GPU {device}."
             yield at(step, text, sure=share_files(program))
-    if mentions(program, _PINS):
+            return
+    if mentions(program, _PINS) or not program.backwards:
         return
     for step in program.methods("cuda", "to"):
         if step.receiver.of_kind("model") and _any_gpu(step) and not _single_process(step):
@@ -81,41 +77,28 @@ def _single_process(step: Step) -> bool:
 
 
 def _fixed(step: Step) -> str:
-    """Return the number of a GPU that is written in the call; "" if there is none."""
-    devices: list[ast.expr | None] = []
-    if step.method == "to" or step.path == "torch.device":
-        devices = [argument_node(step, 0, "device"), *_inside(argument_node(step, 0, "device"))]
-    elif step.method == "cuda" or step.path == "torch.cuda.set_device":
-        node = argument_node(step, 0, "device")
-        if isinstance(node, ast.Constant) and isinstance(node.value, int):
-            return str(node.value)
-        devices = [node]
-    elif step.path.endswith("DistributedDataParallel"):
+    """Return the number of a GPU that is written in the program; "" if there is none."""
+    if step.path.endswith("DistributedDataParallel"):
         node = argument_node(step, 1, "device_ids")
-        if isinstance(node, ast.List) and len(node.elts) == 1:
-            only = node.elts[0]
-            return str(only.value) if isinstance(only, ast.Constant) else ""
-    for device in devices:
-        if isinstance(device, ast.Constant) and _INDEXED.match(str(device.value)):
-            return str(device.value).partition(":")[2]
-    return ""
+        only = node.elts[0] if isinstance(node, ast.List) and len(node.elts) == 1 else None
+        return str(only.value) if isinstance(only, ast.Constant) else ""
+    if step.method not in ("to", "cuda") and step.path not in _CHOOSE:
+        return ""
+    node, device = argument_node(step, 0, "device"), step.argument(0, "device") or Value()
+    if isinstance(node, (ast.Name, ast.Attribute)) and not step.receiver.of_kind("model"):
+        return ""  # the variable is also used where it matters
+    numbered = isinstance(device.const, int) and (step.method == "cuda" or "set" in step.path)
+    return str(device.const) if numbered else _number(device.const)
 
 
-def _fixed_in_a_variable(step: Step) -> str:
-    """Return the number of the GPU in a variable that a model is moved to; "" if there is none."""
-    device = step.argument(0, "device") if step.method == "to" else None
-    known = device is not None and step.receiver.of_kind("model")
-    found = str(device.const) if device is not None and known else ""
-    return found.partition(":")[2] if _INDEXED.match(found) else ""
-
-
-def _inside(node: ast.expr | None) -> list[ast.expr]:
-    return [node.body, node.orelse] if isinstance(node, ast.IfExp) else []
+def _number(device: object) -> str:
+    """Return the number of "cuda:1"; "" of another device."""
+    return str(device).partition(":")[2] if _INDEXED.match(str(device)) else ""
 
 
 def _any_gpu(step: Step) -> bool:
     """Return whether this moves a model to a GPU without naming its number."""
     if step.method == "cuda":
         return not step.node.args and not step.node.keywords
-    node = argument_node(step, 0, "device")
-    return isinstance(node, ast.Constant) and node.value == "cuda"
+    device = step.argument(0, "device")
+    return device is not None and device.const == "cuda"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import TOO_EARLY, WORLD, Step, Value
+from gradsync.review.flow.values import OF_ONE_RANK, SAME, TOO_EARLY, WORLD, Step, Value
 from gradsync.review.queries import (
     argument_node,
     constant,
@@ -120,24 +120,22 @@ def _is_the_same_everywhere(dataset: Value) -> bool:
 
 
 def _same_batches(program: Program) -> Iterator[Hit]:
-    """Find batches that a class of the script takes from its samples without using the rank."""
-    if program.things("loader", "sampler"):
+    """Find batches that the script takes from its samples at the same positions on all ranks."""
+    if program.things("loader", "sampler") or not program.entry:  # arguments are not known
         return
-    training = {loop for step in program.backwards for loop in step.loops}
-    for step in program.methods("next_batch", "get_batch", "next"):
-        sources = [t for t in step.receiver.things if t.of_class and t.kind == "instance"]
-        if not training.intersection(step.loops) or not step.receiver.surely("instance"):
-            continue
-        values = [value for source in sources for value in source.attrs.values()]
-        text = " ".join(ast.unparse(source.of_class.node) for source in sources if source.of_class)
-        passed = [v for t in sources if t.step for v in (*t.step.args, *t.step.kwargs.values())]
-        if any(depends_on_rank(value) for value in (*values, *passed, *step.args)):
-            continue
-        if not re.search("rank|rand|shuffle|shard", text):
+    outputs = (
+        thing.step
+        for backward in program.backwards
+        for value in (backward.receiver, *backward.args)
+        for thing in value.deep()
+        if thing.kind == "output" and backward.loops
+    )
+    for step in outputs:
+        if step and any(SAME in arg.tags and not arg.tags & OF_ONE_RANK for arg in step.args):
             yield at(
                 step,
-                "Nothing here depends on the rank, so every rank trains on the same batches: N "
-                "ranks do the work of one.",
+                "The position of this batch does not depend on the rank, so every rank trains on "
+                "the same batches: N ranks do the work of one.",
                 "Give each rank other positions, such as `position = rank * batch_size`, and "
                 "advance by the batches of all ranks.",
             )
@@ -182,11 +180,12 @@ def batch_of_all_ranks(program: Program) -> Iterator[Hit]:
             continue
         size, node = step.argument(1, "batch_size"), argument_node(step, 1, "batch_size")
         name = getattr(node, "attr", getattr(node, "id", ""))
-        if size is not None and _OF_ALL.search(name) and WORLD not in size.tags:
+        grows = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)
+        if node and size and (grows if WORLD in size.tags else _OF_ALL.search(name)):
             yield at(
                 step,
-                f"This rank's loader has the batch size `{name}`, so all N ranks together use N "
-                "times as many samples in a step.",
+                f"This rank's loader has the batch size `{ast.unparse(node)}`, so all N ranks "
+                "together use N times as many samples in a step.",
             )
         yield from _steps_without_ranks(step)
 

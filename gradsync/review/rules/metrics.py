@@ -21,7 +21,8 @@ from gradsync.review.flow.values import (
 from gradsync.review.queries import function_around
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
-_REPORTS = ("add_scalar", "info", "log", "write")
+_REPORTS = ("add_scalar", "info", "log", "write")  # methods
+_LOGS = ("builtins.print", "wandb.log", "mlflow.log_metric", "mlflow.log_metrics", "logging.info")
 _EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
 
 
@@ -71,13 +72,16 @@ def _averages(step: Step) -> bool:
 )
 def metric_of_one_rank(program: Program) -> Iterator[Hit]:
     """Find results of an evaluation of one share that are printed or choose a checkpoint."""
+    trained = {loop for backward in program.backwards for loop in backward.loops}
     for step in program.steps:
-        reports = step.path == "builtins.print" or step.method in _REPORTS
-        values = [*step.args, *step.kwargs.values()] if reports else []
+        adapts = step.method == "step" and step.receiver.surely("scheduler")
+        values = [*step.args, *step.kwargs.values()] if _reports(step) or adapts else []
         if step.path.endswith("torch.save"):
             values += [guard.value for guard in step.guards]
-        if not step.on_some_ranks or step.evaluating:
+        if not step.on_some_ranks and not adapts:
             continue
+        if any(loop.over.of_kind("loader") and loop not in trained for loop in step.loops):
+            continue  # such as the progress of the evaluation
         if any(EVAL in value.deep_tags() for value in values):
             yield at(
                 step,
@@ -97,8 +101,7 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
 def reduced_elsewhere(program: Program) -> Iterator[Hit]:
     """Find results of `reduce` that ranks other than its destination report or decide by."""
     for step in program.steps:
-        reports = step.path == "builtins.print" or step.method in _REPORTS
-        values = [*step.args, *step.kwargs.values()] if reports else []
+        values = [*step.args, *step.kwargs.values()] if _reports(step) else []
         deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
         others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
         if any(value.tags & {RANK, MAYBE_RANK} for value in others) or _names_rank(step):
@@ -110,6 +113,11 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
                 "is something else.",
             )
             return
+
+
+def _reports(step: Step) -> bool:
+    """Return whether a call prints or logs its arguments."""
+    return step.path in _LOGS or step.method in _REPORTS
 
 
 def _names_rank(step: Step) -> bool:

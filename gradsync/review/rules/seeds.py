@@ -134,7 +134,8 @@ def split_differently(program: Program) -> Iterator[Hit]:
     for loader in program.things("loader"):
         dataset = loader.step.argument(0, "dataset") if loader.step else None
         made = [t.step for t in dataset.deep() if t.step] if dataset else []
-        if any(UNSEEDED in arg.deep_tags() for step in made for arg in step.args) and loader.step:
+        values = [arg for step in made for arg in step.args] + ([dataset] if dataset else [])
+        if any(UNSEEDED in value.deep_tags() for value in values) and loader.step:
             yield at(
                 loader.step,
                 "The samples were chosen at random without a seed, so each process has chosen "

@@ -633,6 +633,49 @@ def default(name, value):
 default("MASTER_PORT", "29501")
 dist.init_process_group("gloo")
 """,
+    "DDP015: an argument of this call leaves the collective out": """
+def mean(value, reduce):
+    return average(value) if reduce else float(value)
+
+def average(value):
+    dist.all_reduce(value)
+    return value
+
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    mean(torch.ones(1), reduce=False)
+""",
+    "DDP002: each rank has its own part, or its own positions": """
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+model = DistributedDataParallel(nn.Linear(2, 1))
+samples = torch.load("samples.pt", map_location="cpu")
+part = len(samples) // ranks
+mine = samples[rank * part : (rank + 1) * part]
+for first in range(0, part, 8):
+    model(mine[first : first + 8]).sum().backward()
+for step in range(part // 8):
+    first = (step * ranks + rank) * 8
+    model(samples[first : first + 8]).sum().backward()
+""",
+    "DDP002: a caller passes the positions": """
+class Batches:
+    def __init__(self, first):
+        self.first = first
+        self.samples = torch.load("samples.pt", map_location="cpu")
+
+    def next(self):
+        self.first += 8
+        return self.samples[self.first : self.first + 8]
+
+def train(first):
+    dist.init_process_group("gloo")
+    batches = Batches(first)
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    for _ in range(10):
+        model(batches.next()).sum().backward()
+    dist.destroy_process_group()
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 

@@ -441,6 +441,94 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(work, args=(2,), nprocs=2)
 """,
     ),
+    "a device without a number in a variable": (
+        "DDP022",
+        """
+dist.init_process_group("nccl")
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = DistributedDataParallel(nn.Linear(2, 1).to(device))
+"""
+        + STEP,
+    ),
+    "a slice of the samples at the same position on all ranks": (
+        "DDP002",
+        BEGIN
+        + MODEL
+        + """
+samples = torch.load("samples.pt", map_location="cpu")
+for first in range(0, len(samples), 8):
+    model(samples[first : first + 8].cuda()).sum().backward()
+""",
+    ),
+    "a batch size that grows with the number of ranks": (
+        "DDP008",
+        BEGIN
+        + MODEL
+        + """
+loader = DataLoader(data, 8 * dist.get_world_size(), sampler=DistributedSampler(data))
+for (x,) in loader:
+    model(x).sum().backward()
+""",
+    ),
+    "an accuracy of one share without no_grad": (
+        "DDP040",
+        BEGIN
+        + MODEL
+        + """
+def accuracy(loader):
+    model.eval()
+    return sum(model(x.cuda()).argmax(1).sum().item() for (x,) in loader)
+
+STEP
+right = accuracy(DataLoader(data, sampler=DistributedSampler(data, shuffle=False)))
+if dist.get_rank() == 0:
+    print(right)
+""".replace("STEP\n", STEP),
+    ),
+    "a learning rate that follows the loss of one share": (
+        "DDP040",
+        BEGIN
+        + MODEL
+        + STEP
+        + """
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+total = 0
+with torch.no_grad():
+    for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+        total += model(x.cuda()).sum().item()
+scheduler.step(total)
+""",
+    ),
+    "a loader that begins again after its last batch": (
+        "DDP005",
+        BEGIN
+        + MODEL
+        + """
+loader = DataLoader(data, sampler=DistributedSampler(data))
+batches = iter(loader)
+for step in range(100):
+    try:
+        (x,) = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        (x,) = next(batches)
+    model(x).sum().backward()
+""",
+    ),
+    "shuffled files for a dataset of another file": (
+        "DDP035",
+        BEGIN
+        + MODEL
+        + """
+from elsewhere import Files
+names = os.listdir("data")
+random.shuffle(names)
+files = Files(names[:80])
+for (x,) in DataLoader(files, sampler=DistributedSampler(files)):
+    model(x).sum().backward()
+""",
+    ),
 }
 
 
