@@ -18,6 +18,7 @@ from gradsync.review.flow.values import (
     RANK,
     SHARE,
     SPAWNED,
+    Loop,
     Step,
     Thing,
     Value,
@@ -58,8 +59,7 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
             for loader in loop.over.of_kind("loader"):
                 if loader not in seen and loader in made:
                     seen.add(loader)
-                    outer = [loop.node for loop in step.loops[:number]]
-                    yield loader, any(map(_repeats, outer)) or AGAIN in loop.over.tags
+                    yield loader, any(map(repeats, step.loops[:number])) or AGAIN in loop.over.tags
     inside = {loop for step in program.backwards for loop in step.loops}
     begun = [t for step in program.calls("builtins.iter") for t in step.result.of_kind("loader")]
     for step in program.calls("builtins.next"):
@@ -70,9 +70,9 @@ def training_loops(program: Program) -> Iterator[tuple[Thing, bool]]:
                 yield loader, AGAIN in step.args[0].tags or begun.count(loader) > 1
 
 
-def _repeats(loop: ast.AST) -> bool:
+def repeats(loop: Loop) -> bool:
     """Return whether a loop is not the loop over `range(1)`."""
-    return not (isinstance(loop, ast.For) and ast.unparse(loop.iter) in ("range(1)", "range(0, 1)"))
+    return loop.over.const != range(1)
 
 
 def sampler_of(loader: Step) -> Value | None:

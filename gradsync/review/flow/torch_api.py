@@ -166,8 +166,8 @@ def result_of(step: Step, *, started: bool) -> Value | None:
         return Value(tags=step.args[0].tags & {WORLD} if step.args else frozenset())
     if name in _PASS_ON and step.args and well_known(path):
         return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
-    if path == "builtins.range" and len(step.args) == 3:
-        return strided(mixed([*step.args]), step.args[0], step.args[2])
+    if path == "builtins.range" and step.args:
+        return _range(step.args)
     if path == "builtins.next" and step.args:
         return element_of(step.args[0])
     if path in _KIND_OF_PATH:
@@ -177,6 +177,13 @@ def result_of(step: Step, *, started: bool) -> Value | None:
             frozenset(t for arg in step.args for t in arg.things), mixed([*step.args]).tags
         )
     return _of_library(step) or _of_torch(step, name)
+
+
+def _range(limits: tuple[Value, ...]) -> Value:
+    if len(limits) == 1 and isinstance(limits[0].const, int):
+        return Value(const=range(limits[0].const))
+    numbers = mixed([*limits])
+    return strided(numbers, limits[0], limits[2]) if len(limits) == 3 else numbers
 
 
 def _of_library(step: Step) -> Value | None:

@@ -38,6 +38,7 @@ from gradsync.review.queries import (
     mentions,
     models_of,
     place,
+    repeats,
     source_of,
 )
 
@@ -388,7 +389,8 @@ def _cause(value: Value) -> str:
 
 def _meets_in(step: Step, departure: Departure) -> bool:
     """Return whether all ranks must make this call in each iteration of a loop that some leave."""
-    return any(loop in departure.loops for loop in step.loops) and all_ranks_meet(step)
+    again = [loop for loop in step.loops if loop in departure.loops and repeats(loop)]
+    return bool(again) and all_ranks_meet(step)
 
 
 @rule(

@@ -18,7 +18,6 @@ from gradsync.review.queries import (
 )
 
 _INDEXED = re.compile(r"^(cuda|xpu):\d+$")
-_CHOOSE = ("torch.device", "torch.cuda.set_device")
 _PINS = (
     r"set_device|device_index|CUDA_VISIBLE_DEVICES|cuda\.device\(|set_default_device|gpu_affinity"
 )
@@ -82,12 +81,12 @@ def _fixed(step: Step) -> str:
         node = argument_node(step, 1, "device_ids")
         only = node.elts[0] if isinstance(node, ast.List) and len(node.elts) == 1 else None
         return str(only.value) if isinstance(only, ast.Constant) else ""
-    if step.method not in ("to", "cuda") and step.path not in _CHOOSE:
+    if step.method not in ("to", "cuda") and step.path != "torch.cuda.set_device":
         return ""
     node, device = argument_node(step, 0, "device"), step.argument(0, "device") or Value()
     if isinstance(node, (ast.Name, ast.Attribute)) and not step.receiver.of_kind("model"):
         return ""  # the variable is also used where it matters
-    numbered = isinstance(device.const, int) and (step.method == "cuda" or "set" in step.path)
+    numbered = isinstance(device.const, int) and step.method != "to"
     return str(device.const) if numbered else _number(device.const)
 
 

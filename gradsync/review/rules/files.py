@@ -64,7 +64,8 @@ def _written(step: Step) -> Value | None:
     if step.path == "builtins.open":
         mode = step.argument(1, "mode")
         writes = mode is not None and str(mode.const).startswith("w") and not step.in_try
-        return step.args[0] if writes and step.args and step.args[0].const != os.devnull else None
+        to = step.args[0] if step.args else Value()
+        return to if writes and to.const != os.devnull and to.path != "os.devnull" else None
     if step.method in _WRITES:
         return step.argument(0, "path") if step.method in ("savefig", "to_csv") else step.receiver
     if not step.path.endswith(_WRITERS):
@@ -290,21 +291,20 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
             yield at(step, f"Every rank calls `{what}`, which makes N runs or logs instead of one.")
     if _replaces_print(program):
         return
-    training = {id(step.loops[0]) for step in program.backwards if step.loops}
-    seen = set()
-    for step in program.calls("builtins.print"):
-        if not step.loops or id(step.loops[0]) not in training or "file" in step.kwargs:
+    outside = {loop for step in program.parent for loop in step.loops}
+    training = {loop for step in program.backwards for loop in step.loops} - outside
+    prints = [s for s in program.calls("builtins.print") if training.intersection(s.loops)]
+    seen = {step.function for step in prints if _names_rank(step)}  # which show each rank's output
+    for step in prints:
+        if "file" in step.kwargs or step.function in seen or not surely_on_every_rank(step):
             continue
-        if step.function in seen or not surely_on_every_rank(step) or _names_rank(step):
-            continue
-        if not all(_is_regular(guard) for guard in step.guards if not guard.early):
-            continue
-        seen.add(step.function)
-        yield at(
-            step,
-            "Every rank prints this line in each iteration of the training loop.",
-            sure=share_files(program),
-        )
+        if all(_is_regular(guard) for guard in step.guards if not guard.early):
+            seen.add(step.function)
+            yield at(
+                step,
+                "Every rank prints this line in each iteration of the training loop.",
+                sure=share_files(program),
+            )
 
 
 def _is_regular(guard: Guard) -> bool:
@@ -313,7 +313,7 @@ def _is_regular(guard: Guard) -> bool:
     leaves = (ast.Return, ast.Raise, ast.Break, ast.Continue)
     if not isinstance(guard.node, ast.If):
         return True
-    regular = re.search("%|step|iter|epoch|batch|verbose|log|print", ast.unparse(guard.node.test))
+    regular = re.search("%|step|iter|epoch|batch|verbose|log", ast.unparse(guard.node.test))
     return bool(regular) and not any(isinstance(part, leaves) for part in branch)
 
 

@@ -87,10 +87,14 @@ def no_sampler(program: Program) -> Iterator[Hit]:
     yield from _same_batches(program)
     made = [thing.step for thing in program.things("loader") if thing.step]
     sharded = [step for step in made if has_distributed_sampler(step)]
+    over = [loop.over.of_kind("loader") for step in program.backwards for loop in step.loops]
+    phases = {t for loaders in over for t in loaders if {x.step for x in loaders} & set(sharded)}
     other_modes = {(g.node, not g.positive) for step in sharded for g in step.guards}
     for loader, _ in training_loops(program):
         step = loader.step
         if step is None or step.spread or step.on_some_ranks or loader.of_class is not None:
+            continue
+        if loader in phases:  # the same loop trains with one of them, and validates with the other
             continue
         sampler, dataset = sampler_of(step), step.argument(0, "dataset")
         if sampler is not None and not _ignores_ranks(sampler.kinds()):

@@ -676,6 +676,65 @@ def train(first):
         model(batches.next()).sum().backward()
     dist.destroy_process_group()
 """,
+    "DDP002: one loop over the loader to train and the one to validate": """
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+sampler = DistributedSampler(data)
+loaders = {"train": DataLoader(data, sampler=sampler), "val": DataLoader(data)}
+model = DistributedDataParallel(nn.Linear(2, 1))
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for phase in ("train", "val"):
+        for x, y in loaders[phase]:
+            loss = model(x).sum()
+            if phase == "train":
+                loss.backward()
+""",
+    "DDP005 and DDP017: there is only one epoch": """
+EPOCHS = 1
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+model = DistributedDataParallel(nn.Linear(2, 1))
+for epoch in range(EPOCHS):
+    for x, y in DataLoader(data, sampler=DistributedSampler(data)):
+        loss = model(x).sum()
+        loss.backward()
+    if loss.item() < 0.1:
+        break
+""",
+    "DDP009: the null device": """
+dist.init_process_group("gloo")
+with open(os.devnull, "w") as nothing:
+    nothing.write("x")
+DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP014: each rank shows its own numbers": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+for epoch in range(3):
+    print("=" * 40)
+    print(f"rank {dist.get_rank()}, epoch {epoch}")
+    model(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP014: before the training of each process": """
+def work(number, many, fold):
+    os.environ["MASTER_PORT"] = os.environ.get("MASTER_PORT", "0")
+    dist.init_process_group("gloo", rank=number, world_size=many)
+    print(fold)
+    DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    for fold in range(5):
+        torch.multiprocessing.spawn(work, args=(2, fold), nprocs=2)
+""",
+    "DDP022: a checkpoint on one device": """
+dist.init_process_group("gloo")
+model = nn.Linear(2, 1).to(int(os.environ["LOCAL_RANK"]))
+if sys.argv[1:]:
+    model.load_state_dict(torch.load(sys.argv[1], map_location=torch.device("cuda:0")))
+DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 
