@@ -43,6 +43,8 @@ _WRITES = ("savefig", "to_csv", "write_text", "write_bytes")  # methods
 )
 def saved_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find files that all ranks write to the same path at the same time."""
+    if not program.entry:
+        return
     for step in program.steps:
         path = _written(step)
         if path is None or path.of_kind("buffer") or not surely_on_every_rank(step):
