@@ -27,9 +27,10 @@ from gradsync.review.flow.values import (
 JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside `Join`
 _DEEPEST = 6
 _POSITIONS = {"barrier": 0, "all_reduce": 2, "broadcast": 2, "all_gather": 2}  # of `group`
-# Functions that check a file, with the same result on all ranks: `os.path.exists("checkpoint.pt")`.
-_OF_FILES = re.compile(
+# Functions with the same result on all ranks, such as `os.path.exists("checkpoint.pt")`.
+_SAME = re.compile(
     r"^os\.path\.(exists|isfile|isdir|join)$|^(pathlib\.)?Path$|\.(exists|is_file)$"
+    r"|^(isinstance|hasattr)$"
 )
 _COLLECTIVE_CALLS = (
     "parallel.DistributedDataParallel", ".FullyShardedDataParallel", ".fully_shard",
@@ -118,7 +119,7 @@ def _asks_elsewhere(node: ast.AST) -> bool:
     """Return whether a condition calls a function whose result may depend on the rank."""
     test = getattr(node, "test", None)
     calls = [] if test is None else [n for n in ast.walk(test) if isinstance(n, ast.Call)]
-    return not all(_OF_FILES.search(ast.unparse(call.func)) for call in calls)
+    return not all(_SAME.search(ast.unparse(call.func)) for call in calls)
 
 
 def is_true(value: Value | None) -> bool:

@@ -133,6 +133,7 @@ def _program(interpreter: Interpreter, source: Source, *, entry: bool) -> Progra
         steps = [step for step in steps if ranks.intersection(step.stack)]
     starts = [step for step in starts if step not in parent]
     steps = [step for step in steps if not _in_another_mode(step, starts)]
+    parent = [step for step in parent if not _in_another_mode(step, starts)]
     return Program(source, steps, entry, list(interpreter.modules), interpreter.departures, parent)
 
 

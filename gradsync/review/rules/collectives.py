@@ -204,7 +204,7 @@ def updated_on_some_ranks(program: Program) -> Iterator[Hit]:
 def _after_wrapping(program: Program, step: Step) -> bool:
     """Return whether this loads parameters that DistributedDataParallel has already broadcast."""
     models = models_of(step.receiver)
-    wrappers = [w for w in program.things("ddp") if w in models or models & set(w.inner.things)]
+    wrappers = [w for w in program.wrappers if w in models or models & set(w.inner.things)]
     return any(w.step is not None and program.before(w.step, step) for w in wrappers)
 
 

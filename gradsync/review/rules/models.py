@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
 from gradsync.review.flow.program import Program
+from gradsync.review.flow.torch_api import METHODS
 from gradsync.review.flow.values import Step, Thing
 from gradsync.review.queries import argument_node, batch_norms, facts_agree, mentions, models_of
 
@@ -190,6 +191,11 @@ def local_batch_norm(program: Program) -> Iterator[Hit]:
 def calls_the_inner_model(program: Program) -> Iterator[Hit]:
     """Find forward passes that do not use DistributedDataParallel."""
     wrapped = {t: w for w in program.things("ddp") for t in w.inner.of_kind("model", "compiled")}
+    methods = {
+        step.node: step
+        for step in program.steps
+        if step.method not in METHODS and wrapped.keys() & step.receiver.things
+    }
     seen = set()
     for backward in program.backwards:
         for output in (*backward.receiver.deep(), *(t for a in backward.args for t in a.deep())):
@@ -197,12 +203,14 @@ def calls_the_inner_model(program: Program) -> Iterator[Hit]:
             if output.kind != "output" or step is None or step in seen or step.evaluating:
                 continue
             seen.add(step)
-            inner = output.inner.surely("model", "compiled") and len(output.inner.things) == 1
-            wrapper = wrapped.get(next(iter(output.inner.things))) if inner else None
+            called = next((methods[node] for node in step.stack if node in methods), step)
+            models = called.receiver if called is not step else output.inner
+            inner = models.surely("model", "compiled") and len(models.things) == 1
+            wrapper = wrapped.get(next(iter(models.things))) if inner else None
             made = wrapper.step if wrapper is not None else None
-            if made and program.before(made, step) and facts_agree(made, step):
+            if made and program.before(made, called) and facts_agree(made, called):
                 yield at(
-                    step,
+                    called,
                     "This forward pass does not use DistributedDataParallel, so the gradients are "
                     "not averaged, and the ranks' models become different.",
                 )

@@ -529,6 +529,70 @@ for (x,) in DataLoader(files, sampler=DistributedSampler(files)):
     model(x).sum().backward()
 """,
     ),
+    "another method of the inner model": (
+        "DDP027",
+        BEGIN
+        + """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def encode(self, x):
+        return self.layer(x)
+
+model = DistributedDataParallel(Net().cuda())
+for (x,) in DataLoader(data, sampler=DistributedSampler(data)):
+    model.module.encode(x.cuda()).sum().backward()
+""",
+    ),
+    "a sharded model that one rank loads": (
+        "DDP042",
+        """
+from torch.distributed.fsdp import FullyShardedDataParallel
+"""
+        + BEGIN
+        + """
+model = FullyShardedDataParallel(nn.Linear(2, 1).cuda())
+if dist.get_rank() == 0:
+    model.load_state_dict(torch.load("model.pt", map_location="cpu"))
+"""
+        + STEP,
+    ),
+    "a download that the mode without ranks makes, too": (
+        "DDP010",
+        """
+import argparse
+from torchvision.datasets import MNIST
+
+def work(number, args):
+    if args.ranks > 1:
+        dist.init_process_group("nccl", rank=number, world_size=args.ranks)
+        torch.cuda.set_device(number)
+    MNIST("data", download=True)
+    model = nn.Linear(2, 1).cuda()
+    if args.ranks > 1:
+        model = DistributedDataParallel(model)
+    model(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+args = argparse.ArgumentParser().parse_args()
+if args.ranks > 1:
+    torch.multiprocessing.spawn(work, args=(args,), nprocs=args.ranks)
+else:
+    work(0, args)
+""",
+    ),
+    "a file that all ranks save if the model has a certain class": (
+        "DDP009",
+        BEGIN
+        + MODEL
+        + STEP
+        + """
+if isinstance(model, DistributedDataParallel):
+    torch.save(model.module.state_dict(), "model.pt")
+""",
+    ),
 }
 
 
