@@ -8,15 +8,10 @@ from dataclasses import replace
 from gradsync.review.flow.values import Code, Thing, Value
 
 _KIND_OF_BASE = {
-    "Module": "model",
-    "Sequential": "model",
-    "Sampler": "sampler",
-    "DistributedSampler": "sampler",
-    "Dataset": "dataset",
-    "IterableDataset": "dataset",
-    "Optimizer": "optimizer",
+    "Module": "model", "Sequential": "model", "Sampler": "sampler", "DistributedSampler": "sampler",
+    "Dataset": "dataset", "IterableDataset": "dataset", "Optimizer": "optimizer",
     "DistributedDataParallel": "ddp",
-}
+}  # fmt: skip
 
 
 def kind_of(cls: Code) -> str:

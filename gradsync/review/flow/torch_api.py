@@ -70,18 +70,11 @@ _TAGS_OF_METHODS = {
     "get_coordinate": (MAYBE_RANK,),
 } | dict.fromkeys(("size", "dim", "numel", "device", "get_device"), ())
 _KIND_OF_CALL = {
-    "DistributedDataParallel": "ddp",
-    "ShardedDataParallel": "ddp",  # of fairscale
-    "FullyShardedDataParallel": "fsdp",
-    "DataLoader": "loader",
-    "DistributedSampler": "sampler",
-    "ElasticDistributedSampler": "sampler",
-    "GradScaler": "scaler",
-    "ShardedGradScaler": "scaler",
-    "Generator": "generator",
-    "Subset": "dataset",
-    "random_split": "dataset",
-}
+    "DistributedDataParallel": "ddp", "ShardedDataParallel": "ddp",  # of fairscale
+    "FullyShardedDataParallel": "fsdp", "DataLoader": "loader", "DistributedSampler": "sampler",
+    "ElasticDistributedSampler": "sampler", "GradScaler": "scaler", "ShardedGradScaler": "scaler",
+    "Generator": "generator", "Subset": "dataset", "random_split": "dataset",
+}  # fmt: skip
 _KIND_OF_PATH = {"io.BytesIO": "buffer", "torch.load": "checkpoint"}
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")
 MOVES = ("to", "cuda", "cpu", "xpu")
@@ -116,16 +109,8 @@ _KEEPS_NOTHING = (
     "datasets", "torchvision", "einops", "tempfile",
 )  # fmt: skip
 _COMPUTES = (
-    "torch",
-    "numpy",
-    "os",
-    "math",
-    "builtins",
-    "itertools",
-    "functools",
-    "operator",
-    "pathlib",
-)
+    "torch", "numpy", "os", "math", "builtins", "itertools", "functools", "operator", "pathlib",
+)  # fmt: skip
 _PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
 
 

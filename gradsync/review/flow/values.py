@@ -72,27 +72,12 @@ OF_ONE_RANK = frozenset({
     RANK, MAYBE_RANK, LOCAL, GLOBAL, SPAWNED, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE, CLOCK,
     UNSEEDED, REDUCED,
 })  # fmt: skip
-COLLECTIVES = frozenset(
-    [
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "gather",
-        "scatter",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "monitored_barrier",
-        "broadcast_object_list",
-        "all_gather_object",
-        "gather_object",
-        "scatter_object_list",
-    ]
-)
+COLLECTIVES = frozenset({
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier", "broadcast_object_list", "all_gather_object",
+    "gather_object", "scatter_object_list",
+})  # fmt: skip
 _WITHOUT_GRADIENT = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter")
 DIST = "torch.distributed."
 

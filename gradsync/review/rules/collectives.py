@@ -424,15 +424,11 @@ def _is_asynchronous(step: Step) -> bool:
 def _name_never_read(work: Thing) -> bool:
     assert work.step is not None
     around = function_around(work.step)
-    for node in ast.walk(around):
+    nodes = list(ast.walk(around))
+    read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for node in nodes:
         if isinstance(node, ast.Assign) and node.value is work.step.node:
             target = node.targets[0]
-            if not isinstance(target, ast.Name) or len(node.targets) > 1:
-                return False
-            return not any(
-                isinstance(inner, ast.Name)
-                and inner.id == target.id
-                and isinstance(inner.ctx, ast.Load)
-                for inner in ast.walk(around)
-            )
+            known = isinstance(target, ast.Name) and len(node.targets) == 1
+            return known and ast.unparse(target) not in read
     return False
