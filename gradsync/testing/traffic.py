@@ -44,6 +44,8 @@ def assert_collectives(seen: Observation, rank: int, expected: Sequence[str]) ->
 def assert_no(seen: Observation, op: str, ranks: Iterable[int] | None = None) -> None:
     """Check that no rank, or none of these, called a collective: `assert_no(seen, "all_gather")`.
 
+    The name is exact: this allows `all_gather_into_tensor`.
+
     Raises:
         AssertionError: a rank called it; the message shows each line.
     """
