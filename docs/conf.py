@@ -48,6 +48,7 @@ autodoc_typehints = "description"
 default_role = "code"  # `name` in a docstring
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # others underline modules, as if they were links
 html_title = f"gradsync {release}"
 html_extra_path = ["_extra"]  # index.html at the top leads to docs/index.html
 suppress_warnings = ["misc.highlighting_failure", "myst.header"]  # csv has no lexer; H1, then H3
