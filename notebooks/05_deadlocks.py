@@ -14,8 +14,8 @@
 # # 5. Deadlocks and checkpoints
 #
 # A *deadlock* is a wait that can never end: a rank waits for a call that another rank will never
-# make. Here you make five of them on purpose, read their explanations and fix them. The last part is
-# about the file from which training can continue.
+# make. Here you make five of them on purpose, read their explanations and fix them. The last part
+# is about the file from which training can continue.
 #
 # - **Time:** 20 minutes, and 45 more for the three exercises.
 # - **You need:** collectives (notebooks [1](01_what_is_a_rank.ipynb) and
@@ -313,8 +313,8 @@ pictures_deadlocks.five_kinds()
 #
 # <details><summary>Answer</summary>
 #
-# All six entries: five deadlocks, and the wrong root. The four processes are those of the beginning;
-# after a deadlock they only get a new process group.
+# All six entries: five deadlocks, and the wrong root. The four processes are those of the
+# beginning; after a deadlock they only get a new process group.
 #
 # </details>
 

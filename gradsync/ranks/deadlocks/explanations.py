@@ -56,7 +56,7 @@ MISMATCHES = {
         "All ranks must pass the same operation.",
     ),
     "lines": (
-        "deadlock-order-differs",
+        "shape-mismatch",
         "The ranks call {name} from different places, with tensors that do not match.",
         "All ranks must make the same calls in the same order, with equal sizes and dtypes.",
     ),
