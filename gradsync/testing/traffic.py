@@ -6,7 +6,7 @@ import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gradsync.ranks.deadlocks.calls import SETUP, bytes_of, numel
+from gradsync.ranks.deadlocks.calls import EXCHANGES, SETUP, bytes_of, numel
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.text import listed, ranks_text, verb
 
@@ -48,8 +48,11 @@ def assert_no(seen: Observation, op: str, ranks: Iterable[int] | None = None) ->
 
     Raises:
         AssertionError: a rank called it; the message shows each line.
+        ValueError: no collective is recorded under this name, so the check could not fail.
     """
     __tracebackhide__ = True
+    if op not in EXCHANGES:
+        raise ValueError(f"op must be one of {', '.join(sorted(EXCHANGES))}, got {op!r}")
     where: dict[str, set[int]] = {}
     for rank in range(seen.world_size) if ranks is None else ranks:
         for call in traffic(seen, rank):

@@ -15,6 +15,15 @@ ITEM_BYTES = {
     "int64": 8, "float64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
+# The recorded names of calls that exchange tensors. Object collectives are made of these.
+EXCHANGES = {
+    "all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "gather", "scatter",
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced", "reduce_scatter", "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single",
+    "barrier", "monitored_barrier", "send", "recv",
+}  # fmt: skip
+
 STORE = "store.wait"
 # Calls of functions that exchange no tensors; they don't count as collectives of a group.
 SETUP = (

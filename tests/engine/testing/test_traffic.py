@@ -8,7 +8,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from gradsync import run_ranks
-from gradsync.ranks.deadlocks.calls import bytes_of
+from gradsync.ranks.deadlocks.calls import EXCHANGES, bytes_of
+from gradsync.ranks.inside.watch.process_group import COLLECTIVES
 from gradsync.records import Collective, Event, Observation
 from gradsync.testing.traffic import (
     assert_collectives,
@@ -98,6 +99,16 @@ def test_the_difference_to_the_expected_collectives_is_shown_with_lines():
 def test_a_collective_that_no_rank_should_call_is_shown_with_its_ranks_and_lines():
     with pytest.raises(AssertionError, match=r"rank 0: all_gather \(4 x float32\), at train\.py:3"):
         assert_no(SEEN, "all_gather")
+
+
+@pytest.mark.parametrize("op", ["all_gather_object", "allreduce"])
+def test_a_name_that_is_never_recorded_is_refused(op):
+    with pytest.raises(ValueError, match=f"op must be one of all_gather, .*, got '{op}'"):
+        assert_no(SEEN, op)
+
+
+def test_all_names_that_ranks_record_are_known():
+    assert {op for op, _ in COLLECTIVES.values()} == EXCHANGES
 
 
 def test_bytes_are_counted_by_operation_and_by_group():
