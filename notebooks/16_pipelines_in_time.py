@@ -95,7 +95,8 @@ for microbatches in (6, 60):
         print(f"{microbatches:2} microbatches, {name:5}", [most_alive(o) for o in schedule.orders])
 
 # %% [markdown]
-# Since memory no longer grows with M, M can grow, and the bubble shrinks:
+# Since memory no longer grows with M, M can grow, and the bubble shrinks. Once you have written
+# yours, `gradsync trace --phase 3 --pipeline` draws its schedule and measures its bubble.
 
 # %%
 for microbatches in (3, 6, 24, 96):

@@ -15,7 +15,8 @@ from types import ModuleType
 from gradsync.course.catalogue import CourseError
 
 SUPPORT = "support"  # in `tests`
-TRACED = f"{SUPPORT}.probes.tracing"  # `gradsync trace` runs it: `run` and `inputs_of`
+# `gradsync trace` runs what its functions return: `training_of` and `pipeline_of` of a phase.
+TRACED = f"{SUPPORT}.probes.tracing"
 TRAINED = f"{SUPPORT}.training"  # `gradsync train` runs it on each rank: `run`
 # `gradsync scale --mine` runs it: `REFERENCE`, and `AVERAGERS` by phase, each (name, function).
 AVERAGING = f"{SUPPORT}.probes.averaging"

@@ -1,4 +1,4 @@
-"""`gradsync trace`: draw when each rank of a trainer computes and when it communicates."""
+"""`gradsync trace`: draw when each rank of a trainer or a pipeline computes and communicates."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import find_course
 from gradsync.submission import SubmissionError, read_submission
 
-UNFINISHED = (
-    "A trace needs a complete trainer, so no trace was written. "
-    "`gradsync check` shows what to write next."
-)
+UNFINISHED = "No trace was written. `gradsync check` shows what to write next."
 
 
 @app.command(name="trace", rich_help_panel=LEARNING)
@@ -26,6 +23,9 @@ def trace_command(
         str | None, typer.Option(help="The phase of the trainer, such as 2. Default: the first.")
     ] = None,
     ranks: Annotated[int, typer.Option(min=1, max=8, help="The number of ranks.")] = 2,
+    pipeline: Annotated[
+        bool, typer.Option("--pipeline", help="Draw a step of the phase's pipeline instead.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="The path of the trace, without an extension.")] = Path(
         "trace"
     ),
@@ -36,11 +36,11 @@ def trace_command(
 
     [dim]gradsync trace --phase 2[/]              your own trainer of phase 2, on 2 ranks
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
+    [dim]gradsync trace --phase 3 --pipeline[/]   the schedule of your pipeline, and its bubble
     """
     # These import jinja2, numpy and pytest, which other commands do not need.
     from gradsync.grading.suite.verdicts import MissingFile
-    from gradsync.grading.tracing import steps_of, trace, write_trace
-    from gradsync.reports.timeline import steps
+    from gradsync.grading.tracing import trace
 
     course = find_course()
     chosen = course.phases[0] if phase is None else course.phase(phase)
@@ -48,14 +48,14 @@ def trace_command(
         raise SubmissionError(f"{submission} does not exist. Name a folder, .zip or .tar.gz.")
     given = read_submission((submission or course.root).resolve(), course, phases=[chosen])
     try:
-        seen = trace(given, course, chosen, ranks)
+        traced = trace(given, course, chosen, ranks, pipeline=pipeline)
     except MissingFile as missing:
         raise SubmissionError(f"{submission or course.root}: {missing}") from None
-    if seen.failure is not None and seen.failure.status == "unfinished":
-        raise SubmissionError(f"{seen.failure.diagnosis.explanation} {UNFINISHED}")
-    found = steps_of(seen, course)
-    for path in write_trace(seen, found, out):
+    failure = traced.seen.failure
+    if failure is not None and failure.status == "unfinished":
+        raise SubmissionError(f"{failure.diagnosis.explanation} {UNFINISHED}")
+    for path in traced.write(out):
         print(path)
-    print(" ".join(steps.sentences(seen.events, seen.world_size, found)))
-    if seen.failure is not None:
-        print(f"The run failed. {seen.failure.diagnosis.explanation}")
+    print(" ".join(traced.sentences()))
+    if failure is not None:
+        print(f"The run failed. {failure.diagnosis.explanation}")

@@ -11,6 +11,7 @@ from gradsync.reports.timeline.svg import text_width
 
 ALMOST = 1e-6  # a part of a tick: floats are rounded
 _SHORTEST = 4  # with fewer letters, an op can't be recognised
+ABBREVIATIONS = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR"}
 _SENTENCES = 16  # of a description
 _SHAPES = 8  # of a collective's tensors that are shown; a bucket may have hundreds
 
@@ -27,11 +28,16 @@ def label(item: Bar | Gap, width: float) -> str:
 
 def in_bar(bar: Bar, width: float) -> str:
     """Return the longest name of a collective that fits into its bar: its tensor says most."""
-    call, number = bar.collective, f"#{bar.number}"
-    names = [bar.name, call.op, number]
+    call, brief = bar.collective, abbreviation(bar.collective.op) or f"#{bar.number}"
+    names = [bar.name, call.op, brief]
     if call.label is not None:
-        names = [f"{call.op} {call.label}", call.label, call.label.partition(".")[0], number]
+        names = [f"{call.op} {call.label}", call.label, call.label.partition(".")[0], brief]
     return next((name for name in names if name and text_width(name) <= width), "")
+
+
+def abbreviation(op: str) -> str | None:
+    """Return "AG" for all_gather and all_gather_into_tensor, and so on, or None."""
+    return next((short for name, short in ABBREVIATIONS.items() if op.startswith(name)), None)
 
 
 def tooltip(item: Bar | Gap) -> str:

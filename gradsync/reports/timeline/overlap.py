@@ -149,3 +149,5 @@ def _draw_legend(drawing: Element, top: float) -> None:
         svg.rect(swatch, kind, x, top + 5, 22, _ROW)
         svg.text(drawing, "quiet", x + 28, top + _BASELINE, words)
         x += 28 + svg.text_width(words) + 22
+    abbreviations = ", ".join(f"{short} {op}" for op, short in captions.ABBREVIATIONS.items())
+    svg.text(drawing, "quiet", x, top + _BASELINE, abbreviations)

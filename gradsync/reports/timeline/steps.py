@@ -16,6 +16,7 @@ from gradsync.reports.timeline import lanes, spans
 from gradsync.reports.timeline.lanes import Bar
 from gradsync.reports.timeline.spans import Span
 
+GATHER, SCATTER = "all_gather", "reduce_scatter"
 WORTH_A_WORD = 0.05  # of a step's time
 
 
@@ -61,7 +62,7 @@ def sentences(events: Sequence[Event], world_size: int, steps: Sequence[Span]) -
     name, most = max(shares[rank].items(), key=lambda item: item[1])
     what = f"{most:.0%} in {name}" if len(shares[rank]) > 1 else f"all of it in {name}"
     text.append(f"Rank {rank} waits for {total:.0%} of it, {what}.")
-    return [*text, _advice(events, world_size, rank, measured)]
+    return [*text, _advice(events, world_size, rank, measured, name)]
 
 
 def _kind(bar: Bar) -> Hashable:
@@ -72,6 +73,8 @@ def _kind(bar: Bar) -> Hashable:
 def _named(bar: Bar) -> str:
     """Return a name that is the same in each step: "all_reduce of fc1.weight.grad"."""
     call = bar.collective
+    if call.op.startswith((GATHER, SCATTER)):
+        return call.op  # of all layers
     elements = sum(map(math.prod, call.shapes))
     return f"{call.op} of {call.label or f'{elements:,} x {call.dtype}'}"
 
@@ -91,8 +94,10 @@ def _waits(events: Sequence[Event], rank: int, steps: Sequence[Span]) -> Mapping
     return found
 
 
-def _advice(events: Sequence[Event], world_size: int, rank: int, steps: Sequence[Span]) -> str:
-    """Return what makes the rank wait: a rank that comes late, or the communication itself."""
+def _advice(
+    events: Sequence[Event], world_size: int, rank: int, steps: Sequence[Span], name: str
+) -> str:
+    """Return what makes the rank wait, most of all in `name`: a late rank, or communication."""
     bars = lanes.bars(events, world_size)
     waits = dict(spans.waits(events, rank))
     late: dict[int, float] = defaultdict(float)
@@ -114,9 +119,15 @@ def _advice(events: Sequence[Event], world_size: int, rank: int, steps: Sequence
             "or less of a core."
         )
     share = hidden / max(hidden + waited, 1e-9)
-    if share > WORTH_A_WORD:
-        return f"Computation hides {share:.0%} of the communication; sending earlier hides more."
-    return (
-        "Nothing is computed meanwhile: gradients that are sent in buckets, each as soon as "
-        "backward has computed it, would hide it."
-    )
+    hides = f"Computation hides {share:.0%} of the communication" if share > WORTH_A_WORD else ""
+    if name.startswith(GATHER):
+        better = "gathering a layer's parameters while the layer before it computes"
+    elif name.startswith(SCATTER):
+        better = "waiting for the sums of gradients after backward, not within it,"
+    elif hides:
+        better = "sending earlier"
+    else:
+        better = "sending gradients in buckets, each as soon as backward has computed it,"
+    if hides:
+        return f"{hides}; {better} hides more."
+    return f"Nothing is computed meanwhile; {better} would hide it."

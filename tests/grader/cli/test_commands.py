@@ -255,7 +255,7 @@ def test_the_demo_grades_a_right_an_untouched_and_a_wrong_submission(tmp_path):
     assert mistake["status"] == "deadlock"
 
 
-@pytest.mark.parametrize("phase", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("phase", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     done = gradsync("trace", SOLUTIONS, "--phase", phase, "--out", tmp_path / "seen")
 
@@ -265,6 +265,26 @@ def test_a_trace_shows_every_rank_of_a_trainer(tmp_path, phase):
     assert {row["pid"] for row in rows} == {0, 1}
     assert {"compute", "waits"} < {row["name"] for row in rows}
     assert (tmp_path / "seen.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("phase", "kept"), [(2, 8), (3, 3)])
+def test_the_trace_of_a_pipeline_shows_its_schedule_and_bubble(tmp_path, phase, kept):
+    options = ("--pipeline", "--ranks", 3, "--out", tmp_path / "seen")
+    done = gradsync("trace", SOLUTIONS, "--phase", phase, *options)
+
+    assert done.returncode == 0, done.stderr
+    assert "With 8 microbatches on 3 ranks, at least 20% is left." in done.stdout
+    assert f"Rank 0 keeps the activations of up to {kept} microbatches." in done.stdout
+    assert (tmp_path / "seen.svg").read_text().count("backward of microbatch") == 3 * 8
+
+
+def test_a_phase_without_a_pipeline_is_refused(tmp_path):
+    done = gradsync("trace", SOLUTIONS, "--pipeline", "--out", tmp_path / "seen")
+
+    assert done.returncode == 2
+    assert "phase1 has no pipeline. Name another one with --phase." in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

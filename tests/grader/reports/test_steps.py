@@ -49,8 +49,8 @@ def test_without_a_collective_in_each_step_there_are_no_steps(count):
 def test_a_wait_in_which_nothing_is_computed_asks_for_buckets():
     assert said(BLOCKING, BLOCKING) == (
         f"A step takes 1e+03 ms. Rank 0 waits for 40% of it, all of it in all_reduce of {LABEL}. "
-        "Nothing is computed meanwhile: gradients that are sent in buckets, each as soon as "
-        "backward has computed it, would hide it."
+        "Nothing is computed meanwhile; sending gradients in buckets, each as soon as backward "
+        "has computed it, would hide it."
     )
 
 
