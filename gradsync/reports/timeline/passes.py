@@ -86,7 +86,8 @@ def sentences(schedule: Schedule) -> list[str]:
     kept = [_most_kept(mine) for mine in schedule]
     return [
         f"The bubble, in which ranks have nothing to compute, is {bubble:.0%} of the step.",
-        f"With {microbatches} microbatches on {ranks} ranks, at least {least:.0%} is left.",
+        f"With {microbatches} microbatches on {ranks} ranks, it is at least {least:.0%}; "
+        "messages between the stages, and another order of passes, add to it.",
         f"Rank {kept.index(max(kept))} keeps the activations of up to {max(kept)} microbatches.",
     ]
 

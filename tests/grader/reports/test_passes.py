@@ -18,7 +18,8 @@ TWO = schedule(
 def test_the_bubble_is_the_share_of_the_step_in_which_no_pass_runs():
     assert sentences(TWO) == [
         "The bubble, in which ranks have nothing to compute, is 33% of the step.",
-        "With 2 microbatches on 2 ranks, at least 33% is left.",
+        "With 2 microbatches on 2 ranks, it is at least 33%; "
+        "messages between the stages, and another order of passes, add to it.",
         "Rank 0 keeps the activations of up to 2 microbatches.",
     ]
 

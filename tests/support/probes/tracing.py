@@ -17,7 +17,7 @@ STEPS = 4  # of a training: enough to show a pattern, few enough to be readable
 BATCH = 50  # samples on each rank
 SEQUENCES, LENGTH = 4, 128  # of a batch of tokens on each rank
 MICROBATCHES = 8
-FORWARD, BACKWARD = 0.01, 0.02  # seconds of a stage's passes
+FORWARD, BACKWARD = 0.03, 0.06  # seconds of a stage's passes: long beside the time of a message
 PIPELINES = {"phase2": "pipeline_train_step", "phase3": "pipeline_1f1b"}
 
 
