@@ -29,6 +29,7 @@ class Person:
     section: str = ""
     due: datetime | None = None  # instead of the course's due time
     days: float = 0.0  # extension granted, in days
+    submission: str = ""  # its name, if id, address and name do not lead to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,16 @@ class ExerciseResult:
     points: float  # after corrections
     max_points: float
     corrections: tuple[Override, ...] = ()  # comments, too
+
+    @property
+    def is_criterion(self) -> bool:
+        """Whether staff grade it by hand."""
+        return self.exercise.startswith(f"{RUBRIC}/")
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether staff still have to grade it by hand."""
+        return self.is_criterion and self.override is None
 
     @property
     def override(self) -> Override | None:
@@ -124,8 +135,14 @@ class Result:
     @property
     def is_corrected(self) -> bool:
         """Whether staff or lateness decide the score, not the tests alone."""
-        has_rubric = any(each.exercise.startswith(f"{RUBRIC}/") for each in self.exercises)
+        has_rubric = any(each.is_criterion for each in self.exercises)
         return self.score is not None and bool(self.overrides or self.days_charged or has_rubric)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a correction has changed the points, or lateness costs some."""
+        given = any(each.points is not None for each in self.overrides)
+        return self.score is not None and (given or bool(self.days_charged))
 
     @property
     def overrides(self) -> tuple[Override, ...]:

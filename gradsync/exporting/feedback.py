@@ -74,6 +74,7 @@ def _message(title: str, result: Result, page: str) -> EmailMessage:
     message["Subject"] = f"{' '.join(printable(title).split())}: {score}"
     points = [
         f"  {line.name}: {amount(line.points)} of {amount(line.max_points)}"
+        + f". {line.by_staff}" * bool(line.by_staff)
         for line in lines_of(result)
     ]
     parts = [f"Hello {name},", f"you have {score}.", summary_of(result), "\n".join(points)]
@@ -128,8 +129,9 @@ def _as_comments(result: Result) -> str:
     score = f"{amount(result.score or 0.0)} of {amount(result.max_score or 0.0)} points"
     parts = [score, summary_of(result), next_step(result)]
     for line in lines_of(result):
-        parts += ["", f"{line.name}: {amount(line.points)} of {amount(line.max_points)}", line.text]
-    lines = "\n".join(part for part in parts if part is not None).splitlines()
+        text = f"\n{line.text}" * bool(line.text)
+        parts.append(f"\n{line.name}: {amount(line.points)} of {amount(line.max_points)}{text}")
+    lines = "\n".join(filter(None, parts)).splitlines()
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 

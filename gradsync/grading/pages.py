@@ -40,7 +40,7 @@ class Written:
     warnings: list[str]  # on unknown names in overrides.csv, and learners that roster.csv lacks
     missing: list[str]  # names of the people on the roster who handed in nothing
     waiting: list[str]  # names of the submissions that are not graded yet
-    corrected: int  # submissions whose points differ from the points of the tests
+    corrected: int  # submissions whose points overrides or lateness have changed
     submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
     pages: int  # report.html files that were written
 
@@ -74,7 +74,7 @@ def write_class(store: GradeStore, course: Course, *, again: Collection[str] = (
         warnings=reader.warnings,
         missing=missing,
         waiting=waiting,
-        corrected=sum(each.is_corrected for each in results),
+        corrected=sum(each.is_changed for each in results),
         submissions=len(results) - len(missing) - len(waiting),
         pages=pages,
     )
@@ -154,11 +154,11 @@ def _write_page(
 
 
 def _stamp(digest: str, result: Result | None) -> str:
-    """Return the digest of all that a page shows: the report, and what corrects it."""
-    corrections = ""
+    """Return the digest of all that a page shows: the report, the name, and what corrects it."""
+    corrections = result.person.name if result and result.person else ""
     if result is not None and result.is_corrected:
-        exercises = [each for each in result.exercises if each.corrections]
-        corrections = repr(
+        exercises = [each for each in result.exercises if each.corrections or each.is_criterion]
+        corrections += repr(
             (
                 result.score,
                 result.max_score,

@@ -118,7 +118,7 @@ def successes(results: ClassResults) -> list[Success]:
     for result in graded(results.results):
         written = {test.exercise for test in result.tests if test.status not in UNWRITTEN}
         for each in result.exercises:
-            if each.max_points > 0:
+            if each.max_points > 0 and not each.is_waiting:
                 shares[each.exercise].append(each.points / each.max_points)
                 solved[each.exercise] += each.points >= each.max_points - _ROUNDING
                 unwritten[each.exercise] += each.exercise not in written and not each.override

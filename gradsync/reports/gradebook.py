@@ -61,7 +61,7 @@ def cell(text: str) -> str:
 
 
 def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dict[str, Any]:
-    points = {each.exercise: each.points for each in result.exercises}
+    points = {each.exercise: each.points for each in result.exercises if not each.is_waiting}
     person = result.person
     return {  # None leaves its cell empty
         "submission": cell(result.submission),

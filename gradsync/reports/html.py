@@ -28,7 +28,7 @@ def render(
     Args:
         report: the report.
         guides: all guides of the course.
-        result: the result in the class, if overrides or lateness may have changed the points.
+        result: the result in the class: the learner's name, and what changed the points.
         files: the learner's files, of which the lines around each mistake are shown.
         made_from: a digest that the page keeps, to see later whether it is up to date.
     """
@@ -42,7 +42,12 @@ def render(
     share = score / most if most > 0 else 0.0
     return _PAGE.render(
         report=report,
+        name=result.person.name if result and result.person else report.submission,
         corrected=corrected,
+        by_staff={each.exercise: each for each in corrected.exercises if each.override}
+        if corrected
+        else {},
+        criteria=[each for each in corrected.exercises if each.is_criterion] if corrected else [],
         made_from=made_from,
         percent=round(100 * min(max(share, 0.0), 1.0), 1),
         standing=summary.standing(report),

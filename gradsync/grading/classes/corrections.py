@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gradsync.class_records import TOTAL, Override, Person, Result
 from gradsync.course.settings import LateRules
 from gradsync.grading.classes.tables import Row, TableError, read_table
 from gradsync.submission.contents import listing
-from gradsync.text import counted, listed, verb
+from gradsync.text import counted, full_stop, listed, verb
 
 COLUMNS = ("submission", "exercise", "points", "reason", "by")
 NEEDED = ("submission", "reason", "by")  # columns without empty cells
@@ -24,8 +25,8 @@ DAY = 24 * 60 * 60  # seconds
 
 def read_overrides(
     path: Path, exercises: Mapping[str, Sequence[str]]
-) -> tuple[Overrides, list[str]]:
-    """Return the overrides in a file, and warnings on exercises that the course does not have.
+) -> tuple[Overrides, list[str], list[TableError]]:
+    """Return the overrides in a file, warnings on unknown exercises, and the errors in the file.
 
     A line is about an exercise, a test (its id in report.json) or the total. Without points, it is
     a comment.
@@ -34,13 +35,12 @@ def read_overrides(
         path: the file; it need not exist.
         exercises: ids of the course's exercises, by their ids and by their names.
 
-    Raises:
-        TableError: lines can't be used: a value is missing or not a number, or a second line gives
-            points for the same thing. The text lists all of them.
+    An error is a line with a value that is missing or not a number, a second line with points for
+    the same thing, or a file that can't be read.
     """
     found: Overrides = {}
     warnings: list[str] = []
-    problems: list[str] = []
+    problems: list[TableError] = []
     taken: set[tuple[str, str]] = set()
     try:
         for row in read_table(path, COLUMNS) if path.exists() else ():
@@ -57,19 +57,17 @@ def read_overrides(
                     taken.add(key)
                 found.setdefault(override.submission, []).append(override)
             except TableError as problem:
-                problems.append(str(problem))
+                problems.append(problem)
     except TableError as problem:
-        problems.append(str(problem))
-    if problems:
-        raise TableError("\n".join(problems))
-    return found, warnings
+        problems.append(problem)
+    return found, warnings, problems
 
 
 def _override(
     row: Row, exercises: Mapping[str, Sequence[str]], warnings: list[str]
 ) -> Override | None:
-    if empty := [column for column in NEEDED if not row[column]]:
-        raise row.error(f"the value of {empty[0]!r} is missing")
+    if empty := [repr(column) for column in NEEDED if not row[column]]:
+        raise row.error(f"the value of {listed(empty)} is missing")
     points = row.number("points") if row["points"] else None
     if points is not None and points < 0:
         raise row.error(f"points must not be negative, but they are {row['points']}")
@@ -78,9 +76,11 @@ def _override(
     if len(meant) != 1:
         problem = f"several exercises {name!r}: write {listed(meant, 'or')}"
         if not meant:
-            problem = f"no exercise {name!r}"
+            close = get_close_matches(name, exercises, n=1)
+            problem = f"no exercise {name!r}" + "".join(f". Did you mean {each}?" for each in close)
         warnings.append(
-            f"{row.path.name}, line {row.line}: the course has {problem}. The line is ignored."
+            f"{row.path.name}, line {row.line}: the course has {full_stop(problem)} The line has "
+            "no effect."
         )
         return None
     return Override(row["submission"], meant[0], points, row["reason"], row["by"], row.line)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 from gradsync.class_records import (
     RUBRIC,
@@ -33,6 +34,7 @@ from gradsync.grading.classes.corrections import (
     untimed_text,
 )
 from gradsync.grading.classes.roster import roster_of, unknown_submission_text, warnings_on
+from gradsync.grading.classes.tables import TableError, errors_text
 from gradsync.grading.similar import similar
 from gradsync.grading.store import OVERRIDES, UNREADABLE, GradeStore
 from gradsync.records import Report
@@ -71,14 +73,28 @@ class ClassReader:
         for exercise in self._course:
             ids[exercise.id] = [exercise.id]
             ids.setdefault(exercise.name, []).append(exercise.id)
-        ids |= {f"{RUBRIC}/{name}": [f"{RUBRIC}/{name}"] for name in self.settings.rubric}
+        for name in self.settings.rubric:
+            ids[f"{RUBRIC}/{name}"] = [f"{RUBRIC}/{name}"]
+            ids.setdefault(name, []).append(f"{RUBRIC}/{name}")
         self._roster = roster_of(store.folder)
-        self._overrides, self.warnings = read_overrides(store.folder / OVERRIDES, ids)
+        path = store.folder / OVERRIDES
+        self._overrides, self.warnings, problems = read_overrides(path, ids)
         self._facts = store.facts()
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
         self._max_points: dict[str, float] = {}  # by exercise
         self._of_phases = _points_of_phases(store)
         self._stale: list[str] = []
+        if problems:
+            raise self._unusable(path, problems)
+
+    def _unusable(self, path: Path, problems: Sequence[TableError]) -> TableError:
+        """Return an error on overrides.csv, with the warnings on its other lines."""
+        list(self.results())  # completes the warnings
+        start = f"{OVERRIDES}, "
+        others = [text.removeprefix(start) for text in self.warnings if text.startswith(start)]
+        if len(problems) + len(others) == 1:
+            return problems[0]
+        return TableError(errors_text(path, [*(p.problem for p in problems), *others]))
 
     def submissions(self) -> set[str]:
         """Return the names of the submissions with a report, or on which the grader failed."""
@@ -103,16 +119,25 @@ class ClassReader:
         }
         self._find_people({*places, *absent, *(result.submission for result in waiting)})
         untimed: list[str] = []
+        by_hand: dict[str, list[str]] = {}  # by criterion, who still has to be graded
         for learner in sorted(places):
             attempts = [self._result(learner, *place, found[learner]) for place in places[learner]]
             best = max(attempts, key=_rank)
             if best.score is not None and lacks_time(self.settings.late, best):
                 untimed.append(learner)
+            for each in best.exercises:
+                if each.is_waiting and best.status == "graded":
+                    by_hand.setdefault(each.exercise, []).append(learner)
             yield best
         self._find_stale(places)
         yield from waiting
         for name in sorted(absent):
             yield self._missing(name, absent[name])
+        self.warnings += [
+            f"{criterion} is not graded yet for {counted(len(waiting), 'submission')}: "
+            f"{listing(waiting)}. Write its points into {OVERRIDES}."
+            for criterion, waiting in by_hand.items()
+        ]
         if untimed:
             self.warnings.append(untimed_text(untimed))
         unread = [learner for learner in sorted(places) if _is_unread(places[learner])]
@@ -337,16 +362,17 @@ class ClassReader:
     ) -> None:
         """Warn of too many points, and of corrections of what was not graded."""
         self.warnings += [
-            f"{OVERRIDES}: {name} gets {each.points:g} points in {each.exercise}, whose "
-            f"maximum is {each.max_points:g}."
+            f"{OVERRIDES}, line {each.override.line}: {name} gets {each.points:g} points in "
+            f"{each.exercise}, whose maximum is {each.max_points:g}."
             for each in exercises
             if each.override and each.points > each.max_points
         ]
         known = {each.exercise for each in exercises} | tests | {TOTAL}
         self.warnings += [
-            f"{OVERRIDES}: {name} was not graded on {each}. The line has no effect."
-            for each in dict.fromkeys(line.exercise for line in lines)
-            if each not in known
+            f"{OVERRIDES}, line {line.line}: {name} was not graded on {line.exercise}. The line "
+            "has no effect."
+            for line in lines
+            if line.exercise not in known
         ]
 
     def _find_people(self, learners: set[str]) -> None:

@@ -26,7 +26,8 @@ class Roster:
         self._exact: dict[str, list[Person]] = {}
         self._similar: dict[str, list[Person]] = {}
         for person in people:
-            for key in {person.id, person.email.lower(), person.email.lower().partition("@")[0]}:
+            email = person.email.lower()
+            for key in {person.id, email, email.partition("@")[0], person.submission}:
                 self._exact.setdefault(key, []).append(person)
             for key in _forms(person.name):
                 self._similar.setdefault(key, []).append(person)
@@ -118,13 +119,13 @@ def _shared_text(learner: str, names: Sequence[str], people: Sequence[Person]) -
     called = f" ({in_list(known[0])} in the download)" if known else ""
     return (
         f"The submission {in_list(learner)}{called} may belong to {len(people)} people in "
-        f"{ROSTER}: {listed((person.id for person in people), 'or')}. In {ROSTER}, give the name "
-        f"{in_list(learner)} only to the right person, and different names to the others."
+        f"{ROSTER}: {listed((person.id for person in people), 'or')}. In {ROSTER}, write "
+        f"{in_list(learner)} into the column `submission` of the right person."
     )
 
 
 def read_roster(path: Path) -> Roster:
-    """Return the people in a roster: `id,name,email`, and optionally `section,due,days`.
+    """Return the people in a roster: `id,name,email`, maybe `section,due,days,submission`.
 
     Raises:
         TableError: the file can't be read, a value is not usable, or an id occurs twice.
@@ -142,6 +143,7 @@ def read_roster(path: Path) -> Roster:
             section=row["section"],
             due=_moment(row, "due"),
             days=row.number("days") if row["days"] else 0.0,
+            submission=row["submission"],
         )
     return Roster(tuple(people.values()))
 

@@ -14,6 +14,16 @@ from gradsync.errors import UnusableInput
 class TableError(UnusableInput):
     """A CSV file can't be used; the text names the line and what to do."""
 
+    def __init__(self, text: str, problem: str = "") -> None:
+        super().__init__(text)
+        self.problem = problem or text  # without the file and what to do
+
+
+def errors_text(path: Path, problems: Sequence[str]) -> str:
+    """Return a text on several errors of a file."""
+    lines = "".join(f"\n  {problem}" for problem in problems)
+    return f"{path} has {len(problems)} errors. Correct them and run again:{lines}"
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -42,7 +52,8 @@ class Row:
         raise self.error(f"{column} must be a number, not {self[column]!r}")
 
     def error(self, problem: str) -> TableError:
-        return TableError(f"{self.path}, line {self.line}: {problem}. Correct it and run again.")
+        place = f"line {self.line}: {problem}."
+        return TableError(f"{self.path}, {place} Correct it and run again.", place)
 
 
 def read_table(path: Path, required: Sequence[str]) -> Iterator[Row]:

@@ -32,7 +32,8 @@ class Line:
     points: float
     max_points: float
     status: LineStatus
-    text: str  # why points are missing; "" if none are
+    text: str  # corrections and comments of staff, and why points are missing
+    by_staff: str  # of it, what staff wrote
 
 
 def lines_of(result: Result) -> list[Line]:
@@ -59,7 +60,7 @@ def summary_of(result: Result) -> str:
     facts += [correction_text(each) for each in result.total]
     if result.attempt is not None and result.attempts > 1:
         facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
-    notes = [note.removeprefix("unreadable: ") for note in result.notes]
+    notes = [full_stop(note.removeprefix("unreadable: ")) for note in result.notes]
     return "\n".join(printable(fact) for fact in (*facts, *notes))
 
 
@@ -104,7 +105,9 @@ def _line(each: ExerciseResult, tests: Sequence[Verdict]) -> Line:
     phase, _, name = each.exercise.partition("/")
     failing = [test for test in tests if test.status != "passed"]
     texts = list(dict.fromkeys(printable(test.message).strip() for test in failing))
-    texts[:0] = map(correction_text, each.corrections)
+    by_staff = " ".join(map(correction_text, each.corrections))
+    if each.is_waiting:
+        by_staff = f"Not graded yet. {by_staff}".rstrip()
     status: LineStatus = "failed"
     if each.points >= each.max_points:
         status = "passed"
@@ -116,5 +119,6 @@ def _line(each: ExerciseResult, tests: Sequence[Verdict]) -> Line:
         points=finite(each.points),
         max_points=finite(each.max_points),
         status=status,
-        text="\n\n".join(text for text in texts if text),
+        text="\n\n".join(text for text in (by_staff, *texts) if text),
+        by_staff=by_staff,
     )

@@ -73,8 +73,9 @@ def feedback(result: Result) -> str:
     """
     points = [
         f"{line.name} {amount(line.points)} of {amount(line.max_points)}"
+        + f" ({line.by_staff})" * bool(line.by_staff)
         for line in lines_of(result)
-        if line.points < line.max_points and result.status != "unreadable"
+        if (line.points < line.max_points and result.status != "unreadable") or line.by_staff
     ]
     facts = summary_of(result).splitlines()
     missing = f"Points: {'; '.join(points)}." if points else ""

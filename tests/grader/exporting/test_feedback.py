@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 from export_samples import CLASS, GRADED, MISSING
 
+from gradsync.class_records import ExerciseResult, Override
 from gradsync.exporting.feedback import canvas_feedback, mailbox, moodle_feedback
+from gradsync.reports.exports.moodle import feedback
 
 
 def page_of(result):
@@ -88,6 +90,21 @@ def test_a_mailbox_has_a_message_with_the_report_for_each_address(tmp_path):
     assert "Begin with evaluate (sum-not-mean): Every rank has the sum." in said
     assert "gradsync hint phase1/evaluate" in said
     assert report.get_payload(decode=True).decode().strip() == page_of(GRADED[0])
+
+
+def test_mail_and_comments_have_what_staff_wrote():
+    override = Override("a", "phase1/evaluate", 3.0, "unclear", "Kim")
+    exercises = (
+        ExerciseResult("phase1/evaluate", 3.0, 3.33, (override,)),
+        ExerciseResult("rubric/style", 0.0, 5.0),
+    )
+    first = replace(GRADED[0], folder="a", exercises=exercises, notes=("late", "no name"))
+    said = mailbox(replace(CLASS, results=(first,)), page_of).content.decode()
+    comment = feedback(first)
+
+    assert "phase1: evaluate: 3 of 3.33. Kim set the points to 3: unclear." in said
+    assert "rubric: style: 0 of 5. Not graded yet." in said
+    assert comment.startswith("late. no name. Points: phase1: evaluate 3 of 3.33 (Kim set the ")
 
 
 def test_who_has_no_address_is_listed():

@@ -13,7 +13,7 @@ import pytest
 from parsed_html import ParsedHtml
 from report_samples import SCRIPT, SUM_NOT_MEAN, deadlock, report, verdict
 
-from gradsync.class_records import ExerciseResult, Override, Result
+from gradsync.class_records import ExerciseResult, Override, Person, Result
 from gradsync.records import Diagnosis, Report
 from gradsync.reports import html
 from gradsync.reports.guide_sections import GuideText
@@ -74,6 +74,23 @@ def test_an_override_is_shown_with_its_reason_and_the_final_score():
     assert '<text class="score" x="50" y="54">2</text>' in page
     assert "The tests alone give 0 of" in page
     assert SCRIPT not in corrected(reason=SCRIPT)
+
+
+def test_the_page_shows_the_name_of_the_roster_and_the_corrected_points():
+    override = Override("ada", "phase1/average_gradients", 0.5, "unclear", "Kim")
+    exercises = (
+        ExerciseResult("phase1/average_gradients", 0.5, 1.0, (override,)),
+        ExerciseResult("rubric/style", 0.0, 5.0),
+    )
+    person = Person("17", "Ada Lovelace")
+    result = Result("ada", "graded", 0.5, 6.0, exercises=exercises, person=person)
+    seen = ParsedHtml(html.render(report(FAILED), result=result)).text
+
+    assert "Ada Lovelace: 0.5 of 6 points" in seen
+    assert "Ada Lovelace ada ." in seen
+    assert "failed, 0 by the tests 0.5 / 1" in seen
+    assert "Score so far: 0.5 of 6 points" in seen
+    assert "Graded by hand style not graded yet – / 5" in seen
 
 
 def test_lateness_is_shown():

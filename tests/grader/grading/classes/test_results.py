@@ -167,14 +167,20 @@ HEADER = "submission,exercise,points,reason,by"
 
 def test_all_bad_lines_of_overrides_are_named_at_once(folder):
     folder.grade("ada")
-    folder.write("overrides.csv", HEADER, "ada,double,many,x,Kim", "ada,double,1,,Kim", "ada,,,,")
+    bad = ("ada,double,many,x,Kim", "ada,double,1,,", "ada,duoble,1,x,Kim", "eve,double,1,x,Kim")
+    folder.write("overrides.csv", HEADER, *bad, "ada,double,500,x,Kim")
 
     with pytest.raises(TableError) as refused:
         folder.read()
-    assert [f"line {n}" in text for n, text in enumerate(str(refused.value).splitlines(), 2)] == [
-        True,
-        True,
-        True,
+    first, *lines = str(refused.value).splitlines()
+    assert first.endswith("overrides.csv has 5 errors. Correct them and run again:")
+    assert lines == [
+        "  line 2: points must be a number, not 'many'.",
+        "  line 3: the value of 'reason' and 'by' is missing.",
+        "  line 4: the course has no exercise 'duoble'. Did you mean double? The line has no "
+        "effect.",
+        "  line 5: there is no submission 'eve'. Copy the name from gradebook.csv or roster.csv.",
+        "  line 6: ada gets 500 points in phase1/double, whose maximum is 4.",
     ]
 
 
@@ -211,11 +217,14 @@ def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
     folder.grade("ada", points=1.0, most=4.0)
     folder.grade("bob", points=1.0, most=4.0)
     folder.settings("[rubric]", "style = 5")
-    folder.write("overrides.csv", HEADER, "ada,rubric/style,4,clear names,Kim")
+    folder.write("overrides.csv", HEADER, "ada,style,4,clear names,Kim")
 
     ada, bob = (folder.results()[name] for name in ("ada", "bob"))
     assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
-    assert (bob.score, bob.max_score, bob.exercises[-1].points) == (1.0, 9.0, 0.0)
+    assert (bob.score, bob.max_score, bob.exercises[-1].is_waiting) == (1.0, 9.0, True)
+    assert (ada.is_changed, bob.is_changed) == (True, False)
+    [warning] = folder.read().warnings
+    assert warning.startswith("rubric/style is not graded yet for 1 submission: bob.")
 
 
 def test_a_number_of_a_platform_is_not_taken_for_an_id_of_the_roster(folder):
@@ -244,7 +253,7 @@ def test_more_points_than_an_exercise_has_are_warned_of(folder):
 
     assert seen.results[0].score == 5.0
     assert seen.warnings == (
-        "overrides.csv: ada gets 5 points in phase1/double, whose maximum is 4.",
+        "overrides.csv, line 2: ada gets 5 points in phase1/double, whose maximum is 4.",
     )
 
 
@@ -254,7 +263,7 @@ def test_a_warning_reports_too_many_points_for_a_person_who_handed_in_nothing(fo
     folder.write("overrides.csv", "submission,exercise,points,reason,by", "bob,double,5,oral,Kim")
 
     assert folder.read().warnings == (
-        "overrides.csv: bob gets 5 points in phase1/double, whose maximum is 4.",
+        "overrides.csv, line 2: bob gets 5 points in phase1/double, whose maximum is 4.",
     )
 
 
@@ -307,7 +316,7 @@ def test_a_name_that_two_people_share_is_warned_of_with_their_ids(folder):
     [warning] = folder.read().warnings
     assert warning.startswith(
         "The submission Jürgen Müller (900 in the download) may belong to 2 people in roster.csv: "
-        "1003 or 1004. In roster.csv, give the name"
+        "1003 or 1004. In roster.csv, write Jürgen Müller into the column `submission`"
     )
 
 
@@ -334,12 +343,14 @@ def test_the_advice_on_a_shared_name_distinguishes_two_submissions(folder):
     folder.write("roster.csv", *TWINS)
     before = folder.read().warnings
     for number, each in zip((1, 2), facts, strict=True):
-        assert f"give the name {each.learner} only to the right person" in before[number - 1]
-    folder.write("roster.csv", TWINS[0], *[f"{f.names[0]}x,{f.learner}," for f in facts])
+        assert f"write {each.learner} into the column `submission`" in before[number - 1]
+    people = [f"{line},{f.learner}" for line, f in zip(TWINS[1:], facts, strict=True)]
+    folder.write("roster.csv", f"{TWINS[0]},submission", *people)
 
-    people = {result.person.id for result in folder.read().results}
+    found = {result.submission: result.person for result in folder.read().results}
     assert (len(before), folder.read().warnings) == (2, ())
-    assert people == {"900x", "901x"}
+    assert [found[f.learner].id for f in facts] == ["1003", "1004"]
+    assert {person.name for person in found.values()} == {"Jürgen Müller"}
 
 
 def test_an_override_of_a_name_that_two_people_share_asks_for_the_id(folder):
