@@ -41,10 +41,10 @@ from gradsync.submission import submission_name
 from gradsync.submission.contents import listing
 from gradsync.text import counted, verb
 
-FEEDBACK: dict[str, tuple[str, Callable[[ClassResults, Pages], Feedback]]] = {
-    "canvas-feedback": (".zip", canvas_feedback),
-    "moodle-feedback": (".zip", moodle_feedback),
-    "mail": (".mbox", mailbox),
+FEEDBACK: dict[str, tuple[str, Callable[[ClassResults, Pages], Feedback], str]] = {
+    "canvas-feedback": (".zip", canvas_feedback, "an upload in a download of Canvas"),
+    "moodle-feedback": (".zip", moodle_feedback, "a folder in a download of Moodle"),
+    "mail": (".mbox", mailbox, "an address in the roster"),
 }
 EXPORTS = "exports"  # in the folder of grades
 AUTOGRADER, IMAGE = "autograder.zip", "image"
@@ -65,6 +65,7 @@ class Exported:
     warnings: tuple[str, ...] = ()  # on overrides.csv, and on learners that roster.csv lacks
     unchanged: tuple[str, ...] = ()  # submissions with only the templates
     without_address: tuple[str, ...] = ()  # submissions whose report can't be returned
+    needed: str = ""  # what these lack
     scaled: str = ""  # a sentence on scores that were scaled to the platform's maximum
 
 
@@ -111,9 +112,9 @@ def export(
             f"ones: {listing(data.stale)}. Grade the whole class again, or use --anyway."
         )
     if to in FEEDBACK:
-        ending, render = FEEDBACK[to]
+        ending, render, needed = FEEDBACK[to]
         path = target if into else target.with_suffix(ending)
-        written = _feedback(data, render, GradeStore(out), path)
+        written = _feedback(data, render, needed, GradeStore(out), path)
     elif to in SHEETS:
         written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
     elif to == "junit":
@@ -183,13 +184,20 @@ def _sheet(
 def _feedback(
     data: ClassResults,
     render: Callable[[ClassResults, Pages], Feedback],
+    needed: str,
     store: GradeStore,
     path: Path,
 ) -> Exported:
-    """Write the reports of the learners into one file."""
+    """Write the reports of the learners into one file.
+
+    Raises:
+        UnusableInput: no report can be returned this way.
+    """
     made = render(data, lambda result: store.read_text(f"{result.folder}/{PAGE}") or "")
+    if len(made.left_out) == sum(bool(r.folder) and r.score is not None for r in data.results):
+        raise UnusableInput(f"No report can be returned this way: each needs {needed}.")
     write_atomically(path, made.content)
-    return Exported((path,), without_address=made.left_out)
+    return Exported((path,), without_address=made.left_out, needed=needed)
 
 
 def _each(

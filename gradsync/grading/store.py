@@ -160,9 +160,16 @@ class GradeStore:
         return None
 
     def phases(self) -> set[str]:
-        """Return the phases that the grades in the folder are of."""
-        reports = (record.report for record in self.records().values())
-        return {phase for report in reports for phase in report.phases}
+        """Return the phases that the grades in the folder are of.
+
+        A grade from before the grader failed counts, too: it may be the only one.
+        """
+        found: set[str] = set()
+        for record in self.records().values():
+            report = record.report
+            earlier = self.graded(report.submission) if report.problem else report
+            found |= set(earlier.phases if earlier else ())
+        return found
 
     def save(
         self, report: Report, page: str = "", files: Mapping[str, bytes] | None = None

@@ -107,7 +107,7 @@ def _show_left_out(exported: Exported) -> None:
         (exported.without_score, submission, "without a score, so none is written"),
         (exported.missing, person, "on the roster handed in nothing, so no score is written"),
         (exported.not_in_file, submission, "not in the downloaded file, so no score is written"),
-        (exported.without_address, submission, "whose report has no address, or no upload there"),
+        (exported.without_address, submission, f"left out, without {exported.needed}"),
         (exported.unchanged, submission, "not compared: missing files or unchanged templates"),
     ):
         if names:

@@ -164,7 +164,9 @@ def test_a_copy_for_self_study_has_hidden_tests_and_solutions(course, own, copy)
         "tests/hidden/phase1/test_trainer.py",
     }
     assert "gradsync check --all" in (own / "README.md").read_text()
+    assert "begin with `gradsync check`" in (own / "README.md").read_text()
     assert "gradsync check --all" not in (copy / "README.md").read_text()
+    assert "gradsync update NEWER.zip" in (copy / "README.md").read_text()
     assert plainly.returncode == 2
     assert "is a copy for self-study, with solutions" in plainly.stderr
 

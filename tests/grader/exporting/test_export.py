@@ -68,6 +68,15 @@ def test_canvas_gets_a_row_for_everybody(course, grades):
     assert (found.missing, found.without_score) == (("Nobody",), ())
 
 
+def test_reports_that_nobody_would_get_are_refused(course, grades):
+    with pytest.raises(UnusableInput, match="each needs a folder in a download of Moodle"):
+        exported(course, grades, "moodle-feedback")
+    done = gradsync(course, "export", grades, "--to", "mail")
+
+    assert not (grades / "exports/moodle-feedback.zip").exists()
+    assert "1 submission left out, without an address in the roster: Ann" in done.stdout
+
+
 def test_a_downloaded_worksheet_is_filled_in_where_it_is(course, grades, tmp_path):
     sheet = tmp_path / "worksheet.csv"
     header = "Identifier,Full name,Grade,Last modified (grade),Feedback comments\n"

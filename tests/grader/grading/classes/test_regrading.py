@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 
 import pytest
 from download_samples import METADATA
@@ -77,6 +78,16 @@ def test_another_set_of_phases_in_a_folder_is_refused_with_advice(klass, phases)
     with pytest.raises(UnusableInput, match=r"grades of phase1, but.*--phase 1.*--add-phase"):
         klass.grade(*phases, fresh=True)
     assert klass.scores() == {"ada": ("80.0", "100.0"), "bob": ("80.0", "100.0")}
+
+
+def test_the_phases_of_a_folder_are_known_after_the_grader_failed_on_all(klass):
+    klass.grade("phase1")
+    store = GradeStore(klass.out)
+    for name in ("ada", "bob"):
+        store.save(replace(store.graded(name), verdicts=(), problem="the grader failed"))
+
+    with pytest.raises(UnusableInput, match="grades of phase1"):
+        klass.grade("phase2")
 
 
 def test_a_further_phase_is_added_to_the_points_of_the_others(klass):
