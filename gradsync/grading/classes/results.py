@@ -107,17 +107,18 @@ class ClassReader:
         for learner, folders in places.items():
             facts = self._facts.get(folders[0][1].submission)
             names[learner] = (*(facts.names if facts else ()), learner)
+        waiting = self._waiting(places)
+        names |= {learner: (*facts.names, learner) for learner, facts in waiting.items()}
         found = {learner: self._roster.find(*known) for learner, known in names.items()}
         self.warnings += warnings_on(self._roster, names)
-        waiting = self._waiting(places)
-        present = {*found.values(), *(result.person for result in waiting)}
-        present |= self._namesakes(names[learner] for learner in places if not found[learner])
+        present = set(found.values())
+        present |= self._namesakes(names[learner] for learner in names if not found[learner])
         absent = {
             person.id if person.id not in places else f"{person.id} (not handed in)": person
             for person in self._roster.people
             if person not in present
         }
-        self._find_people({*places, *absent, *(result.submission for result in waiting)})
+        self._find_people({*names, *absent})
         untimed: list[str] = []
         by_hand: dict[str, list[str]] = {}  # by criterion, who still has to be graded
         for learner in sorted(places):
@@ -130,13 +131,20 @@ class ClassReader:
                     by_hand.setdefault(each.exercise, []).append(learner)
             yield best
         self._find_stale(places)
-        yield from waiting
+        for learner, facts in sorted(waiting.items()):
+            yield Result(
+                learner,
+                "not-graded",
+                person=found[learner],
+                handed_in=facts.handed_in,
+                notes=facts.notes,
+            )
         for name in sorted(absent):
             yield self._missing(name, absent[name])
         self.warnings += [
-            f"{criterion} is not graded yet for {counted(len(waiting), 'submission')}: "
-            f"{listing(waiting)}. Write its points into {OVERRIDES}."
-            for criterion, waiting in by_hand.items()
+            f"{criterion} is not graded yet for {counted(len(learners), 'submission')}: "
+            f"{listing(learners)}. Write its points into {OVERRIDES}."
+            for criterion, learners in by_hand.items()
         ]
         if untimed:
             self.warnings.append(untimed_text(untimed))
@@ -177,23 +185,13 @@ class ClassReader:
                 f"{listing(self._stale)}. Grade the whole class again, without --only."
             )
 
-    def _waiting(self, places: Mapping[str, object]) -> list[Result]:
-        """Return the submissions that are not graded yet; of several attempts, the last one."""
-        waiting = {
+    def _waiting(self, places: Mapping[str, object]) -> dict[str, Facts]:
+        """Return the learners who are not graded yet; of several attempts, the last one."""
+        return {
             facts.learner: facts
             for facts in self._facts.values()
             if facts.counts and facts.learner not in places
         }
-        return [
-            Result(
-                learner,
-                "not-graded",
-                person=self._roster.find(*facts.names, learner),
-                handed_in=facts.handed_in,
-                notes=facts.notes,
-            )
-            for learner, facts in sorted(waiting.items())
-        ]
 
     def exercises(self) -> Iterator[GradedExercise]:
         """Yield the exercises in the results, in the order of the course."""
