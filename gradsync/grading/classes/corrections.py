@@ -76,7 +76,7 @@ def _override(
     if len(meant) != 1:
         problem = f"several exercises {name!r}: write {listed(meant, 'or')}"
         if not meant:
-            close = get_close_matches(name, exercises, n=1)
+            close = get_close_matches(name, exercises, n=1, cutoff=0.8)
             problem = f"no exercise {name!r}" + "".join(f". Did you mean {each}?" for each in close)
         warnings.append(
             f"{row.path.name}, line {row.line}: the course has {full_stop(problem)} The line has "
