@@ -130,7 +130,8 @@ class Contents:
             parts = name.removeprefix(top).split("/")
             start = 1 if parts[0] in self.layout.phases and len(parts) > 1 else 0
             first, is_last = parts[start], len(parts) == start + 1
-            if first in SETTINGS | SHADOWS or (is_last and first.endswith(MODULES)):
+            is_module = is_last and first.endswith(MODULES) and not first.startswith("._")  # macOS
+            if first in SETTINGS | SHADOWS or is_module:
                 found.add(top + "/".join(parts[: start + 1]))
         return found
 

@@ -111,7 +111,8 @@ def test_only_the_contracts_files_count(tmp_path):
 @pytest.mark.parametrize("pack", [as_folder, as_zip, as_tar])
 def test_harmless_files_are_ignored_without_a_note(tmp_path, pack):
     innocent = ["README.md", "phase1/try.ipynb", "phase1/model.pt", ".git/config", ".DS_Store"]
-    innocent += ["__MACOSX/phase1/._template_trainer.py", "phase1/.ipynb_checkpoints/a.py"]
+    innocent += [f"{top}phase1/._template_trainer.py" for top in ("", "__MACOSX/")]
+    innocent += ["phase1/.ipynb_checkpoints/a.py"]
     name = {as_folder: "ada", as_zip: "ada.zip", as_tar: "ada.tar.gz"}[pack]
     path = pack(tmp_path / name, {**FILES, **dict.fromkeys(innocent, b"\0")})
 
