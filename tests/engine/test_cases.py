@@ -85,5 +85,5 @@ def test_a_test_ends_as_with_the_classes_of_torch(name):
     globals()[case](method).run(result)
 
     texts = [text for _, text in (*result.errors, *result.failures, *result.skipped)]
-    assert result.testsRun == 1
+    assert result.testsRun == 1 or result.skipped  # Python 3.12.1 does not count skipped tests
     assert any(part in "".join(texts or ["passed"]) for part in ENDS[name].split("|"))
