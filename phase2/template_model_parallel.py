@@ -24,8 +24,7 @@ class ColumnParallelLinear(nn.Module):
     rank's part, or with `gather_output` all of it, (..., out_features), on every rank. Forward and
     backward give the same results as `nn.Linear`; in particular, every rank gets the complete
     gradient of the input. The ranks exchange activations and their gradients, but no weights. A new
-    layer has random weights, as in `nn.Linear`. The ranks' parts are different, even if all
-    ranks have the same seed.
+    layer has random weights, as in `nn.Linear`.
 
     Attributes:
         weight: (out_features/N, in_features), this rank's rows.
@@ -55,8 +54,7 @@ class RowParallelLinear(nn.Module):
     full input (..., in_features), and the layer takes this rank's part. The output
     (..., out_features) is the same on every rank, and the bias is added once. Forward and backward
     give the same results as `nn.Linear`. The ranks exchange activations and their gradients, but no
-    weights. A new layer has random weights, as in `nn.Linear`, and the same bias on every rank. The
-    ranks' parts of the weight are different, even if all ranks have the same seed.
+    weights. A new layer has random weights, as in `nn.Linear`, and the same bias on every rank.
 
     Attributes:
         weight: (out_features, in_features/N), this rank's columns.

@@ -11,12 +11,10 @@ from support.rules.parallel_layers import (
     diagnose_beginning,
     diagnose_gathering,
     diagnose_refusals,
-    equal_parts,
     layer_gradient_mistakes,
     row_bias_mistake,
     row_input_mistake,
     row_output_mistakes,
-    scaled_by_ranks,
     unlike_linear,
 )
 
@@ -159,21 +157,3 @@ def test_ranks_whose_outputs_are_not_gathered_are_named(width, ranks):
     assert (diagnosis and (diagnosis.code, diagnosis.ranks)) == (
         ranks and ("parameters-not-gathered", ranks)
     )
-
-
-@pytest.mark.parametrize(("last", "ranks"), [([3.0, 4.0], None), ([1.0, 2.0], (0, 2))])
-def test_parts_that_are_equal_with_equal_seeds_are_named(last, ranks):
-    parts = [{"seeded": torch.tensor(part)} for part in ([1.0, 2.0], [2.0, 1.0], last)]
-
-    diagnosis = equal_parts(parts)
-
-    assert (diagnosis and diagnosis.ranks) == ranks
-
-
-@pytest.mark.parametrize(("factor", "code"), [(1.1, None), (2**0.5, "differs-from-single-process")])
-def test_weights_whose_size_depends_on_the_number_of_ranks_are_named(factor, code):
-    weight = torch.linspace(-1, 1, 100)
-
-    diagnosis = scaled_by_ranks([{"seeded": weight * factor}] * 2, [{"seeded": weight}])
-
-    assert (diagnosis and diagnosis.code) == code

@@ -32,7 +32,7 @@ def distance(params, targets):
 
 
 def probe_closure(rank, world_size, trainer, shapes, targets):
-    """Step twice, the second time under no_grad, with a closure that averages gradients."""
+    """Step twice with a closure that averages gradients, as in a training step."""
     params = make_params(shapes, rank)
     kind, made = watched(torch.optim.Adam)
     optimizer = trainer.ShardedOptimizer(params, kind, lr=0.1)
@@ -50,9 +50,7 @@ def probe_closure(rank, world_size, trainer, shapes, targets):
         return loss
 
     with without(ZERO):
-        losses = [optimizer.step(closure)]
-        with torch.no_grad():
-            losses.append(optimizer.step(closure))
+        losses = [optimizer.step(closure) for _ in range(2)]
     return {
         "after": [param.detach().clone() for param in params],
         "losses": [None if loss is None else number_or_nan(loss) for loss in losses],

@@ -92,23 +92,14 @@ def answers(
 def probe_beginning(
     rank: int, model_parallel: Any, name: str, options: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """Return a new layer's outputs for ones, and its weight, with a different seed on each rank.
-
-    `seeded` is the weight of a layer of 64 by 64 features, with the same seed on all ranks.
-    """
-    layer_class = getattr(model_parallel, name)
-    torch.manual_seed(1)
-    seeded = _weight(layer_class(64, 64, **options))
+    """Return a new layer's outputs for ones, and its weight, with a different seed on each rank."""
     torch.manual_seed(rank)
     torch.set_deterministic_debug_mode("error")  # fills uninitialised memory with NaN
-    layer = layer_class(4, 6, **options)
+    layer = getattr(model_parallel, name)(4, 6, **options)
     torch.set_deterministic_debug_mode("default")
     outputs = tensor_returned(layer(torch.ones(2, 4)), "the layer's forward")
-    return {"outputs": outputs, "weight": _weight(layer), "seeded": seeded}
-
-
-def _weight(layer: nn.Module) -> Tensor:
-    return max(layer.parameters(), key=torch.numel).detach().reshape(-1)
+    weight = max(layer.parameters(), key=torch.numel)
+    return {"outputs": outputs, "weight": weight.detach().reshape(-1)}
 
 
 def probe_loading(model_parallel: Any, full: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,6 @@ GRADIENTS = {
 }
 
 
-# Half of the inputs make the weights 1.41 times larger. The ratio of the standard deviations of
-# 2048 and 4096 numbers differs from 1 by more than 0.19 in fewer than one of a million new layers.
-TOLERANCE = 1.19
 SENDS_WEIGHTS = (
     "They do so for one sample, although a rank's part of the weight has only {} bytes. Send "
     "activations and their gradients, never parts of the weight."
@@ -310,48 +306,6 @@ def diagnose_beginning(seen: Sequence[Mapping[str, Any]], why: str) -> Diagnosis
         f"for the same input. {why}"
     )
     return Diagnosis(code, tuple(range(len(seen))), text, guide=GUIDE)
-
-
-def equal_parts(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
-    """Recognise new layers whose parts are equal if the ranks have the same seed.
-
-    Args:
-        seen: by rank, its part of the weight with the same seed on all ranks, `seeded`.
-    """
-    pairs = combinations(range(len(seen)), 2)
-    equal = next((p for p in pairs if close(*(seen[r]["seeded"] for r in p))), None)
-    if equal is None:
-        return None
-    text = (
-        f"If all ranks have the same seed, which is usual, a new layer has the same numbers on "
-        f"{ranks_text(equal)}. In nn.Linear, no part of the weight repeats another: with equal "
-        "parts, the ranks compute the same features and stay equal in training. Draw the full "
-        "layer on every rank and keep this rank's part, or draw from a different generator on "
-        "each rank."
-    )
-    return Diagnosis("same-shard-on-every-rank", equal, text, guide=GUIDE)
-
-
-def scaled_by_ranks(
-    seen: Sequence[Mapping[str, Any]], alone: Sequence[Mapping[str, Any]]
-) -> Diagnosis | None:
-    """Recognise new layers whose weights are larger or smaller on several ranks than on one.
-
-    Args:
-        seen: by rank, its part of a weight of 64 by 64 features, `seeded`.
-        alone: the same of a run with a single rank.
-    """
-    whole, part = (float(np.std(np.asarray(v[0]["seeded"]))) for v in (alone, seen))
-    ratio = part / whole
-    if 1 / TOLERANCE < ratio < TOLERANCE:
-        return None
-    text = (
-        f"The weights of a new layer with 64 inputs and 64 outputs have a standard deviation of "
-        f"{whole:.3f} on 1 rank and of {part:.3f} on {len(seen)} ranks. It must not depend on the "
-        "number of ranks: in nn.Linear, the bound is 1 / sqrt(in_features), with the in_features "
-        "of the full layer, not of this rank's part."
-    )
-    return Diagnosis("differs-from-single-process", tuple(range(len(seen))), text, guide=GUIDE)
 
 
 def _is_unset(value: Mapping[str, Any]) -> bool:

@@ -161,8 +161,7 @@ def closure_without_gradients(seen: Observation, _expected: Any) -> Diagnosis | 
         seen,
         "does not require grad",
         "The closure runs forward and backward, so step(closure) must call it with gradient "
-        "tracking, even if step is called under torch.no_grad(): call it under "
-        "`torch.enable_grad()`.",
+        "tracking. Under `torch.no_grad()`, call it in a block of `torch.enable_grad()`.",
     )
 
 

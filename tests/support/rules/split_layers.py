@@ -21,13 +21,11 @@ from support.rules.parallel_layers import (
     column_input_mistake,
     diagnose_beginning,
     diagnose_gathering,
-    equal_parts,
     is_idle,
     layer_gradient_mistakes,
     row_bias_mistake,
     row_input_mistake,
     row_output_mistakes,
-    scaled_by_ranks,
     unlike_linear,
 )
 from support.rules.waiting import nobody_waited
@@ -109,13 +107,11 @@ def check_beginning(ranks: Callable[..., Observation], name: str, **options: Any
     Raises:
         Mistake: it has not.
     """
-    seen, alone = (ranks(probe_beginning, size, name=name, options=options) for size in (2, 1))
+    seen = ranks(probe_beginning, 2, name=name, options=options)
     raise_mistake(nobody_waited(seen, GUIDE))
     if name == COLUMN:
         raise_mistake(diagnose_gathering(seen, 6))
     raise_mistake(diagnose_beginning(seen, GATHERED if name == COLUMN else SUMMED))
-    raise_mistake(equal_parts(seen))
-    raise_mistake(scaled_by_ranks(seen, alone))
 
 
 def _other_elements(seen: Observation, wanted: int, what: str) -> Diagnosis | None:

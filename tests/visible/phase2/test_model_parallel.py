@@ -160,19 +160,13 @@ def test_inputs_that_cannot_be_split_evenly_are_refused(ranks):
 
 @exercise("phase2/ColumnParallelLinear", points=1)
 def test_a_new_column_layer_starts_with_random_weights(ranks):
-    """A new layer's weights are random, and both ranks gather the same 6 outputs.
-
-    Even with the same seed, the ranks have different rows, as large as those of nn.Linear.
-    """
+    """A new layer's weights are random, and both ranks gather the same 6 outputs."""
     check_beginning(ranks, COLUMN, gather_output=True)
 
 
 @exercise("phase2/RowParallelLinear", points=1)
 def test_a_new_row_layer_starts_with_random_weights(ranks):
-    """A new layer's weights are random, and its bias is the same on both ranks.
-
-    Even with the same seed, the ranks have different columns, as large as those of nn.Linear.
-    """
+    """A new layer's weights are random, and its bias is the same on both ranks."""
     check_beginning(ranks, ROW, input_is_parallel=False)
 
 

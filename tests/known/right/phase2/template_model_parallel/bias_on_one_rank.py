@@ -9,9 +9,6 @@ class RowParallelLinear(nn.Module):
             raise ValueError(f"in_features={in_features} on {world_size} ranks")
         bias = bias and dist.get_rank() == 0
         self.own = nn.Linear(in_features // world_size, out_features, bias=bias)
-        with torch.no_grad():
-            parts = nn.Linear(in_features, out_features).weight.chunk(world_size, dim=1)
-            self.own.weight.copy_(parts[dist.get_rank()])
         self.input_is_parallel = input_is_parallel
 
     def forward(self, inputs):

@@ -46,13 +46,6 @@ class Columns(torch.autograd.Function):
         return funcol.wait_tensor(stacked).movedim(0, -1)
 
 
-def own_weight(rows, columns, inputs):
-    """Numbers of nn.Linear's range, of which each rank skips those of the ranks before it."""
-    for _ in range(dist.get_rank() + 1):
-        weight = torch.empty(rows, columns).uniform_(-(inputs**-0.5), inputs**-0.5)
-    return nn.Parameter(weight)
-
-
 class ColumnParallelLinear(nn.Module):
     def __init__(self, in_features, out_features, bias=True, gather_output=False):
         super().__init__()
@@ -60,7 +53,6 @@ class ColumnParallelLinear(nn.Module):
         if rest:
             raise ValueError(f"out_features: {out_features}")
         self.mine = nn.Linear(in_features, rows, bias)
-        self.mine.weight = own_weight(rows, in_features, in_features)
         self.gathers = gather_output
 
     def forward(self, inputs):
@@ -75,7 +67,6 @@ class RowParallelLinear(nn.Module):
         if rest:
             raise ValueError(f"in_features: {in_features}")
         self.mine = nn.Linear(columns, out_features, bias=False)
-        self.mine.weight = own_weight(out_features, columns, in_features)
         self.offset = nn.Parameter(torch.zeros(out_features)) if bias else 0.0
         self.splits = not input_is_parallel
 

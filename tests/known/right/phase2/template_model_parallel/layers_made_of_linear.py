@@ -1,7 +1,5 @@
 """Layers that are an nn.Linear, an error of their own, and a loss that numpy takes for a float."""
 
-from contextlib import contextmanager
-
 import numpy as np
 
 
@@ -16,19 +14,9 @@ def part_of(features):
     return part
 
 
-@contextmanager
-def own_numbers():
-    """Draw other random numbers on each rank, even with the same seed."""
-    seed = int(torch.randint(1 << 31, ())) + dist.get_rank()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
-
-
 class ColumnParallelLinear(nn.Linear):
     def __init__(self, in_features, out_features, bias=True, gather_output=False):
-        with own_numbers():
-            super().__init__(in_features, part_of(out_features), bias)
+        super().__init__(in_features, part_of(out_features), bias)
         self.gather_output = gather_output
 
     def forward(self, inputs):
@@ -38,9 +26,7 @@ class ColumnParallelLinear(nn.Linear):
 
 class RowParallelLinear(nn.Linear):
     def __init__(self, in_features, out_features, bias=True, input_is_parallel=True):
-        with own_numbers():
-            super().__init__(part_of(in_features), out_features, bias)
-        self.weight.data /= dist.get_world_size() ** 0.5  # the bound is that of all inputs
+        super().__init__(part_of(in_features), out_features, bias)
         self.input_is_parallel = input_is_parallel
         if bias:
             dist.broadcast(self.bias.data, src=0)

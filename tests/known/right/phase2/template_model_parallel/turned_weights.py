@@ -1,12 +1,6 @@
 """Weights stored turned, ready to multiply; gradients summed by a hook on the input."""
 
 
-def drawn(*shape):
-    """Draw numbers that differ from rank to rank, even with the same seed."""
-    numbers = torch.randn(dist.get_world_size(), *shape)
-    return numbers[dist.get_rank()].clone()
-
-
 def own_columns(whole):
     size = whole.shape[-1] // dist.get_world_size()
     return whole.narrow(-1, size * dist.get_rank(), size)
@@ -25,7 +19,7 @@ class ColumnParallelLinear(nn.Module):
             raise ValueError("out_features must divide")
         size = out_features // dist.get_world_size()
         self.gather_output = gather_output
-        self.turned = nn.Parameter(drawn(in_features, size) / in_features**0.5)
+        self.turned = nn.Parameter(torch.randn(in_features, size) / in_features**0.5)
         self.register_parameter("shift", nn.Parameter(torch.zeros(size)) if bias else None)
 
     def forward(self, inputs):
@@ -50,7 +44,7 @@ class RowParallelLinear(nn.Module):
             raise ValueError("in_features must divide")
         size = in_features // dist.get_world_size()
         self.input_is_parallel = input_is_parallel
-        self.turned = nn.Parameter(drawn(size, out_features) / in_features**0.5)
+        self.turned = nn.Parameter(torch.randn(size, out_features) / in_features**0.5)
         self.register_parameter("shift", nn.Parameter(torch.zeros(out_features)) if bias else None)
 
     def forward(self, inputs):
