@@ -22,7 +22,7 @@ from support.rules.wrong_results import last_line
 GUIDE = "Long sequences"
 SLACK = 16  # numbers beside each chunk, for a description of it
 SMALL = 1e-6  # of a weight
-ROUNDINGS = 128.0  # 1e-5 of the largest element
+ROUNDINGS = 128.0  # 1e-5 of the largest sum of terms
 LARGE = 4096.0  # for scores of several hundreds, which float32 has to 3e-5
 NAMES = {"q": "queries", "k": "keys", "v": "values"}
 
@@ -45,6 +45,23 @@ def right_attention(case: Mapping[str, Any]) -> dict[str, Tensor]:
         grads = torch.autograd.grad(output, list(leaves.values()), case["upstream"].double())
         found |= dict(zip("qkv", grads, strict=True))
     return found
+
+
+def largest_sums(case: Mapping[str, Any]) -> dict[str, float]:
+    """Return, for each of `right_attention`, the largest sum of its terms without their signs.
+
+    Rounding errors are relative to this sum, whose terms may cancel each other in the result.
+    """
+    weights, scale = scores_of(case).softmax(-1), case["q"].shape[-1] ** -0.5
+    q, k, v = (case[name].double().abs() for name in "qkv")
+    output = weights @ v
+    sums = {"output": output}
+    if case.get("upstream") is not None:
+        upstream = case["upstream"].double().abs()
+        common = (upstream * output).sum(-1, keepdim=True)
+        scores = weights * (upstream @ v.mT + common) * scale
+        sums |= {"q": scores @ k, "k": scores.mT @ q, "v": weights.mT @ upstream}
+    return {name: float(terms.max()) for name, terms in sums.items()}
 
 
 def of_own_queries(case: Mapping[str, Any], world_size: int, name: str) -> list[Tensor]:
@@ -192,13 +209,14 @@ def output_mistake(
     seen: Observation, case: Mapping[str, Any], roundings: float = ROUNDINGS
 ) -> Diagnosis | None:
     """Return the diagnosis of outputs that differ from those of one process."""
-    return _different(seen, right_attention(case)["output"], "output", "the outputs", roundings)
+    allowed = roundings * FLOAT32 * largest_sums(case)["output"]
+    return _different(seen, right_attention(case)["output"], "output", "the outputs", allowed)
 
 
 def _different(
-    seen: Observation, whole: Tensor, name: str, what: str, roundings: float
+    seen: Observation, whole: Tensor, name: str, what: str, allowed: float
 ) -> Diagnosis | None:
-    wrong = _wrong_ranks([value[name] for value in seen], whole, roundings)
+    wrong = _wrong_ranks([value[name] for value in seen], whole, allowed)
     if not wrong:
         return None
     if broken := [r for r in wrong if not np.isfinite(np.asarray(seen[r][name])).all()]:
@@ -207,9 +225,8 @@ def _different(
     return Diagnosis("differs-from-single-process", tuple(wrong), text, last_line(seen), GUIDE)
 
 
-def _wrong_ranks(values: Sequence[Any], whole: Tensor, roundings: float) -> list[int]:
-    """Return the ranks whose chunk is wrong, by the largest element of the whole sequence."""
-    allowed = roundings * FLOAT32 * float(whole.abs().max())
+def _wrong_ranks(values: Sequence[Any], whole: Tensor, allowed: float) -> list[int]:
+    """Return the ranks of whose chunk an element differs by more than `allowed`."""
     wrong = []
     for rank, part in enumerate(whole.chunk(len(values), 2)):
         value = array(values[rank])
@@ -235,18 +252,19 @@ def gradient_mistake(
                 "keys and values go round again."
             )
             return Diagnosis("backward-not-reduced", lost, text, guide=GUIDE)
-    wanted = right_attention(case)
+    wanted, sums = right_attention(case), largest_sums(case)
     for name in "vkq":
+        allowed = roundings * FLOAT32 * sums[name]
         values = [value[name] for value in seen]
         parts = wanted[name].chunk(len(seen), 2)
-        if not _wrong_ranks(values, wanted[name], roundings):
+        if not _wrong_ranks(values, wanted[name], allowed):
             continue
         what = f"the gradients of the {NAMES[name]}"
         found = None
         if len(seen) > 1 and name != "q":
             found = _not_sent_home(values, parts, of_own_queries(case, len(seen), name), what)
         found = found or _multiplied(values, parts, what)
-        return found or _different(seen, wanted[name], name, what, roundings)
+        return found or _different(seen, wanted[name], name, what, allowed)
     return None
 
 
@@ -304,7 +322,8 @@ def exchange_mistake(seen: Observation, chunk: int) -> Diagnosis | None:
         text = (
             f"On {ranks_text(holding)}, the keys of up to {most} other ranks are in memory at one "
             "time. That is what long sequences have no room for. Use a chunk when it arrives, "
-            "pass it on and let go of it; keep none for backward."
+            "pass it on and let go of it before the next one is received: of views and of handles "
+            "of messages, too. Keep none for backward."
         )
         return Diagnosis("gathered-too-long", tuple(holding), text, last_line(seen), GUIDE)
     sent = []
