@@ -44,7 +44,7 @@ def run(ranks, world_size, *cases):
     return case_by_case(seen, len(cases))
 
 
-@exercise("phase3/ExpertParallelMLP", points=4)
+@exercise("phase3/ExpertParallelMLP", points=2.75)
 def test_forward_and_backward_equal_one_rank(ranks, rng):
     """Outputs, and gradients of inputs, router and experts, on 3 ranks, on 2, and on one."""
     for world_size, experts in ((3, 6), (2, 4), (1, 3)):
@@ -56,7 +56,7 @@ def test_forward_and_backward_equal_one_rank(ranks, rng):
         raise_mistake(layer_mistake(seen, case))
 
 
-@exercise("phase3/ExpertParallelMLP", points=2)
+@exercise("phase3/ExpertParallelMLP", points=1.5)
 def test_an_expert_may_get_no_token(ranks, rng):
     """All tokens choose one expert, on the first rank or on the last one."""
     cases = [draw(rng, [4, 3, 5], 3, favourite=favourite) for favourite in (0, 2)]
@@ -65,7 +65,7 @@ def test_an_expert_may_get_no_token(ranks, rng):
         raise_mistake(layer_mistake(seen, case))
 
 
-@exercise("phase3/ExpertParallelMLP", points=2)
+@exercise("phase3/ExpertParallelMLP", points=1.5)
 def test_a_rank_may_have_no_token(ranks, rng):
     """The first, the last, or all ranks but one have no token."""
     cases = [draw(rng, counts, 6) for counts in ([0, 4, 7], [5, 3, 0], [0, 6, 0])]
@@ -74,7 +74,7 @@ def test_a_rank_may_have_no_token(ranks, rng):
         raise_mistake(layer_mistake(seen, case))
 
 
-@exercise("phase3/ExpertParallelMLP", points=2)
+@exercise("phase3/ExpertParallelMLP", points=1.5)
 def test_tokens_go_to_their_experts_only(ranks, rng):
     """No rank sends its tokens, or all results, to every other rank."""
     case = draw(rng, [40, 40, 40], 6, backward=False)
@@ -85,7 +85,7 @@ def test_tokens_go_to_their_experts_only(ranks, rng):
     raise_mistake(layer_mistake(seen, case))
 
 
-@exercise("phase3/ExpertParallelMLP", points=1)
+@exercise("phase3/ExpertParallelMLP", points=0.75)
 def test_experts_that_cannot_be_split_evenly_are_refused(ranks):
     """A number of experts that N does not divide raises a ValueError."""
     counts = [4, 2, 7, 6]
@@ -104,7 +104,7 @@ def draw_choices(rng, tokens, experts):
     return probabilities, chosen
 
 
-@exercise("phase3/load_balancing_loss", points=3)
+@exercise("phase3/load_balancing_loss", points=1.75)
 def test_the_loss_and_its_gradients_are_those_of_one_process(ranks, rng):
     """On 3, 2 and 1 ranks with different numbers of tokens; one expert is never chosen."""
     for world_size in (3, 2, 1):
@@ -115,7 +115,7 @@ def test_the_loss_and_its_gradients_are_those_of_one_process(ranks, rng):
         raise_mistake(balance_mistake(seen, *cases[0]))
 
 
-@exercise("phase3/load_balancing_loss", points=2)
+@exercise("phase3/load_balancing_loss", points=1.25)
 def test_a_rank_without_tokens_takes_part_in_the_loss(ranks, rng):
     """A rank without tokens has the same loss, and the others the same gradients."""
     cases = [draw_choices(rng, counts, 5) for counts in ([6, 0, 2], [0, 0, 4])]

@@ -49,7 +49,7 @@ def probe_start(rank, trainer, seeds):
     return found
 
 
-@exercise("phase3/FullyShardedModule", points=2)
+@exercise("phase3/FullyShardedModule", points=1.25)
 def test_all_ranks_begin_with_the_values_of_rank_0(ranks, rng):
     """After wrapping, full_state_dict has rank 0's parameters and buffers, under their names."""
     seeds = by_rank(rng.integers(1000, size=3).tolist())
@@ -151,7 +151,7 @@ def draw(rng, world_size, inputs, outputs, batch=4):
     return [rng.standard_normal((world_size, batch, size)) for size in (inputs, outputs)]
 
 
-@exercise("phase3/FullyShardedModule", points=4)
+@exercise("phase3/FullyShardedModule", points=2.75)
 def test_gradients_are_the_mean_over_ranks(ranks, rng):
     """On 3 ranks, for sizes that 3 does not divide, every gradient is the mean over the ranks."""
     seed = int(rng.integers(1000))
@@ -171,7 +171,7 @@ def test_gradients_are_the_mean_over_ranks(ranks, rng):
         )
 
 
-@exercise("phase3/FullyShardedModule", points=1)
+@exercise("phase3/FullyShardedModule", points=0.75)
 def test_one_rank_and_many_ranks_are_right(ranks, rng):
     """With one rank, and with more ranks than a parameter has elements, gradients are right."""
     seed = int(rng.integers(1000))
@@ -194,7 +194,7 @@ def probe_biased(rank, trainer, seed, inputs, targets):
     return {"gradients": {name: found[name] for name in names if name in found}}
 
 
-@exercise("phase3/FullyShardedModule", points=2)
+@exercise("phase3/FullyShardedModule", points=1.25)
 def test_small_parameters_are_averaged(ranks, rng):
     """Biases, norms and a scalar parameter have the mean gradient, too."""
     seed = int(rng.integers(1000))
@@ -218,7 +218,7 @@ def probe_tied(rank, trainer, seed, tokens):
     }
 
 
-@exercise("phase3/FullyShardedModule", points=3)
+@exercise("phase3/FullyShardedModule", points=2)
 def test_tied_frozen_and_unused_parameters_are_right(ranks, rng):
     """A tied parameter gets the gradients of both uses; frozen ones none; unused ones 0 or none."""
     seed = int(rng.integers(1000))
@@ -281,7 +281,7 @@ def probe_passes(rank, trainer, seed, inputs, targets):
     }  # fmt: skip
 
 
-@exercise("phase3/FullyShardedModule", points=3)
+@exercise("phase3/FullyShardedModule", points=2)
 def test_several_forwards_and_forwards_without_gradients(ranks, rng):
     """Two forwards before a backward are right, and so are no_grad() and eval()."""
     seed = int(rng.integers(1000))
@@ -323,7 +323,7 @@ def probe_training(rank, trainer, seed, inputs, targets):
     return full_state(model)
 
 
-@exercise("phase3/FullyShardedModule", points=3)
+@exercise("phase3/FullyShardedModule", points=2)
 def test_training_equals_one_process(ranks, rng):
     """After several steps of AdamW, the parameters equal those of one process."""
     seed, steps = int(rng.integers(1000)), 4

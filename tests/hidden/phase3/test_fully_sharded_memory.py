@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from gradsync.testing import check, exercise, raise_mistake
 from gradsync.testing.values import close
+from gradsync.text import listed
 from support.probes.bucket_marks import mark
 from support.probes.sharded import Chain, Layer, Memory, full_state, seeded, wrapped
 from support.rules.buckets import between
@@ -38,7 +39,7 @@ def probe_kept(trainer, seed, widths):
     return [kept, sorted({str(p.dtype) for p in model.parameters()}), len(full_state(model))]
 
 
-@exercise("phase3/FullyShardedModule", points=2)
+@exercise("phase3/FullyShardedModule", points=1.25)
 def test_a_rank_keeps_its_part_of_each_parameter(ranks, rng):
     """parameters() have at most ceil(numel / N) elements of each parameter of two dimensions."""
     seed = int(rng.integers(1000))
@@ -101,7 +102,7 @@ def check_moments(seen):
     )
 
 
-@exercise("phase3/FullyShardedModule", points=4)
+@exercise("phase3/FullyShardedModule", points=2.75)
 def test_a_parameter_is_whole_only_while_its_layer_computes(ranks, rng):
     """In forward and backward, only the layer that computes is whole; between passes, none is."""
     inputs = rng.standard_normal((2, BATCH, WIDTHS[0])).astype("float32")
@@ -111,7 +112,7 @@ def test_a_parameter_is_whole_only_while_its_layer_computes(ranks, rng):
     check_moments(seen)
 
 
-@exercise("phase3/FullyShardedModule", points=1)
+@exercise("phase3/FullyShardedModule", points=0.75)
 def test_low_precision_copies_are_let_go_too(ranks, rng):
     """With compute_dtype, no whole parameter stays in that dtype or in its own."""
     inputs = rng.standard_normal((2, BATCH, WIDTHS[0])).astype("float32")
@@ -140,6 +141,7 @@ def probe_messages(rank, trainer, seed, inputs, compute):
     after = full_state(model)
     return {
         "output": output.detach().float(), "dtypes": dtypes,
+        "full": sorted({str(value.dtype) for value in after.values()}),
         "update": {name: (before[name] - after[name]) * 1e3 for name in before},
     }  # fmt: skip
 
@@ -148,7 +150,7 @@ def sizes():
     return [p.numel() for p in Chain(WIDTHS).parameters() if p.dim() > 1]
 
 
-@exercise("phase3/FullyShardedModule", points=2)
+@exercise("phase3/FullyShardedModule", points=1.25)
 def test_each_parameter_is_gathered_twice_and_its_gradient_scattered(ranks, rng):
     """A step sends each part twice; gradients are reduce-scattered, while backward goes on."""
     world_size = 3
@@ -173,7 +175,7 @@ def test_each_parameter_is_gathered_twice_and_its_gradient_scattered(ranks, rng)
     )
 
 
-@exercise("phase3/FullyShardedModule", points=2)
+@exercise("phase3/FullyShardedModule", points=1.25)
 def test_parameters_are_sent_in_compute_dtype_and_gradients_in_their_own(ranks, rng):
     """With compute_dtype=bfloat16, parts are gathered as bfloat16, gradients summed as float32."""
     world_size = 2
@@ -216,6 +218,15 @@ def check_rounded(seen, seed, inputs):
             [rank],
             "Half precision",
         )
+    for rank, value in enumerate(seen):
+        check_that(
+            value["full"] == ["torch.float32"],
+            "wrong-dtype-sent",
+            f"With compute_dtype=bfloat16, full_state_dict of a float32 module returns tensors of "
+            f"the dtypes {listed(value['full'])}. It must return the parameters' own dtype.",
+            [rank],
+            "Half precision",
+        )
     for name, param in model.named_parameters():
         check_that(
             all(close(value["update"][name], param.grad, 2.0**20) for value in seen),
@@ -247,7 +258,7 @@ def probe_small(rank, trainer, seed, inputs):
     return [dtypes, sorted({str(p.grad.dtype) for p in model.parameters()})]
 
 
-@exercise("phase3/FullyShardedModule", points=1)
+@exercise("phase3/FullyShardedModule", points=0.75)
 def test_small_parameters_stay_in_their_own_dtype(ranks, rng):
     """With compute_dtype, norms compute in float32, and layers in compute_dtype."""
     inputs = rng.standard_normal((2, BATCH, WIDTHS[0])).astype("float32")

@@ -14,13 +14,13 @@ def run(ranks, data, tensor):
 
 
 @pytest.mark.parametrize(("data", "tensor"), [(2, 3), (3, 2)])
-@exercise("phase3/make_groups", points=2)
+@exercise("phase3/make_groups", points=1.5)
 def test_rows_and_columns_of_six_ranks(ranks, data, tensor):
     """A rank's tensor group is its row and its data group its column; both can be used."""
     raise_mistake(groups_mistake(run(ranks, data, tensor), data, tensor))
 
 
-@exercise("phase3/make_groups", points=1)
+@exercise("phase3/make_groups", points=0.75)
 def test_a_single_row_or_column(ranks, rng):
     """With data=1 or tensor=1, one group has all ranks, and the other only one."""
     size = int(rng.integers(2, 5))
@@ -28,7 +28,7 @@ def test_a_single_row_or_column(ranks, rng):
         raise_mistake(groups_mistake(run(ranks, data, tensor), data, tensor))
 
 
-@exercise("phase3/make_groups", points=1)
+@exercise("phase3/make_groups", points=0.75)
 def test_shapes_that_do_not_fit_are_refused(ranks):
     """Any data and tensor whose product is not the number of ranks raise a ValueError."""
     shapes = [(2, 2), (1, 2), (3, 0), (2, 1)]

@@ -114,7 +114,7 @@ def check_steps(seen, rows, wanted):
     )
 
 
-@exercise("phase3/LossScaler", points=2)
+@exercise("phase3/LossScaler", points=1.25)
 def test_gradients_are_divided_by_the_scale(ranks, rng):
     """scale() multiplies the loss, and step() divides the gradients, sharded and replicated."""
     start = 2.0 ** int(rng.integers(3, 12))
@@ -125,7 +125,7 @@ def test_gradients_are_divided_by_the_scale(ranks, rng):
     check_steps(seen, rows, [start] * 3)
 
 
-@exercise("phase3/LossScaler", points=3)
+@exercise("phase3/LossScaler", points=2)
 def test_all_ranks_skip_if_one_has_an_infinity(ranks, rng):
     """An infinite or NaN gradient on a single rank makes all skip, and halves all scales."""
     lost = int(rng.integers(3))
@@ -137,7 +137,7 @@ def test_all_ranks_skip_if_one_has_an_infinity(ranks, rng):
     check_steps(seen, rows, [64.0, 64.0, 32.0, 32.0, 16.0, 16.0])
 
 
-@exercise("phase3/LossScaler", points=2)
+@exercise("phase3/LossScaler", points=1.25)
 def test_the_scale_doubles_after_steps_without_a_skip(ranks, rng):
     """After growth_interval steps in a row the scale doubles; a skip starts the count again."""
     rows = [[1.0, 1.0] for _ in range(9)]
@@ -148,7 +148,7 @@ def test_the_scale_doubles_after_steps_without_a_skip(ranks, rng):
     check_steps(seen, rows, [8.0, 8.0, 8.0, 16.0, 16.0, 8.0, 8.0, 8.0, 16.0, 16.0])
 
 
-@exercise("phase3/LossScaler", points=1)
+@exercise("phase3/LossScaler", points=0.5)
 def test_the_default_scale_and_its_state(ranks, rng):
     """It begins with 65536; a restored scaler goes on with the scale and the count."""
     rows = [[1.0, 1.0]] * 3

@@ -54,7 +54,7 @@ def check_rows(ranks, cases):
         )
 
 
-@exercise("phase3/pack_documents", points=2)
+@exercise("phase3/pack_documents", points=1.25)
 def test_every_token_but_the_first_is_a_target_once(ranks, rng):
     """The stream of documents and their ends is cut into rows that overlap by one token."""
     cases = [(draw_documents(rng), int(rng.integers(2, 9)), 0) for _ in range(CASES)]
@@ -62,7 +62,7 @@ def test_every_token_but_the_first_is_a_target_once(ranks, rng):
     check_rows(ranks, cases)
 
 
-@exercise("phase3/pack_documents", points=1)
+@exercise("phase3/pack_documents", points=0.75)
 def test_documents_of_any_length_are_packed(ranks, rng):
     """Empty documents, a single document, rows of one token, and any number as `eos` are right."""
     single = rng.integers(1, 100, 9).tolist()
@@ -77,7 +77,7 @@ def test_documents_of_any_length_are_packed(ranks, rng):
     check_rows(ranks, cases)
 
 
-@exercise("phase3/pack_documents", points=1)
+@exercise("phase3/pack_documents", points=0.5)
 def test_the_incomplete_rest_is_dropped(ranks, rng):
     """If the tokens fill the last row exactly, it is there; with one token less, it is not."""
     length, rows = int(rng.integers(2, 7)), int(rng.integers(2, 5))
@@ -105,7 +105,7 @@ def probe_refused(data_loader, cases):
     return answers
 
 
-@exercise("phase3/pack_documents", points=1)
+@exercise("phase3/pack_documents", points=0.5)
 def test_arguments_without_a_row_are_refused(ranks, rng):
     """If not a single row comes out, or if rows have no token, a ValueError is raised."""
     tokens = rng.integers(1, 100, int(rng.integers(2, 6))).tolist()
@@ -154,7 +154,7 @@ def check_masks(ranks, batches, eos):
         raise_mistake(diagnose_mask(mask, rows, eos))
 
 
-@exercise("phase3/document_mask", points=3)
+@exercise("phase3/document_mask", points=1.75)
 def test_a_token_sees_earlier_tokens_of_its_document(ranks, rng):
     """In random rows, the mask is true for earlier tokens of the same document, and itself."""
     sizes = [(3, 12), (1, 20), (4, 7)]
@@ -162,7 +162,7 @@ def test_a_token_sees_earlier_tokens_of_its_document(ranks, rng):
     check_masks(ranks, [draw_rows(rng, *size, 0) for size in sizes], 0)
 
 
-@exercise("phase3/document_mask", points=1)
+@exercise("phase3/document_mask", points=0.75)
 def test_rows_without_an_end_and_ends_in_a_row_are_right(ranks, rng):
     """A row of one document is causal; several ends in a row are documents of one token each."""
     eos = int(rng.integers(60, 1000))
@@ -185,7 +185,7 @@ def probe_attention(data_loader, rows, changed, eos, features):
     return outputs
 
 
-@exercise("phase3/document_mask", points=1)
+@exercise("phase3/document_mask", points=0.5)
 def test_the_outputs_of_a_document_do_not_depend_on_another(ranks, rng):
     """With other tokens in one document, attention gives the others the same outputs."""
     eos = 0

@@ -19,7 +19,7 @@ from support.rules.pipelines import diagnose_1f1b, too_many_alive
 STEP = "pipeline_1f1b"
 
 
-@exercise("phase3/pipeline_1f1b", points=2)
+@exercise("phase3/pipeline_1f1b", points=1.25)
 def test_gradients_are_the_unsplit_models(ranks, rng):
     """After a step on 4 ranks, every stage's gradients equal the unsplit model's."""
     steps = [draw_microbatches(rng, [1] * 4)]
@@ -29,7 +29,7 @@ def test_gradients_are_the_unsplit_models(ranks, rng):
     check_gradients(seen, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=3)
+@exercise("phase3/pipeline_1f1b", points=1.75)
 def test_passes_are_in_1f1b_order(ranks, rng):
     """After N - 1 - r forwards, each stage alternates, whatever the number of microbatches."""
     counts = [int(count) for count in rng.choice([3, 4, 5, 6, 7], 2, replace=False)]
@@ -42,7 +42,7 @@ def test_passes_are_in_1f1b_order(ranks, rng):
         check_gradients(of_one, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=3)
+@exercise("phase3/pipeline_1f1b", points=1.75)
 def test_few_activations_are_kept(ranks, rng):
     """Of 8 microbatches, rank r of 4 keeps the activations of at most 4 - r at one time."""
     steps = [draw_microbatches(rng, [1] * 8)]
@@ -54,7 +54,7 @@ def test_few_activations_are_kept(ranks, rng):
     check_gradients(seen, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=2)
+@exercise("phase3/pipeline_1f1b", points=1.25)
 def test_fewer_microbatches_than_ranks(ranks, rng):
     """One and two microbatches on 4 ranks, also of unequal size."""
     trainings = [[draw_microbatches(rng, sizes)] for sizes in ([3], [2, 1])]
@@ -66,7 +66,7 @@ def test_fewer_microbatches_than_ranks(ranks, rng):
         raise_mistake(diagnose_1f1b([kept["order"] for kept in of_one], len(steps[0])))
 
 
-@exercise("phase3/pipeline_1f1b", points=1.5)
+@exercise("phase3/pipeline_1f1b", points=0.75)
 def test_microbatches_are_weighted_by_their_samples(ranks, rng):
     """Microbatches of unequal size also give the gradients of the whole batch."""
     steps = [draw_microbatches(rng, [4, 1, 2])]
@@ -77,7 +77,7 @@ def test_microbatches_are_weighted_by_their_samples(ranks, rng):
 
 
 @pytest.mark.parametrize("world_size", [3, 1])
-@exercise("phase3/pipeline_1f1b", points=1)
+@exercise("phase3/pipeline_1f1b", points=0.5)
 def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     """Every rank returns a float: the mean loss over all samples, before the step."""
     steps = [draw_microbatches(rng, [3, 1])]
@@ -88,7 +88,7 @@ def test_every_rank_returns_the_whole_batchs_loss(ranks, rng, world_size):
     check_gradients(seen, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=1)
+@exercise("phase3/pipeline_1f1b", points=0.5)
 def test_several_steps_equal_those_of_unsplit(ranks, rng):
     """After several steps, the stages' weights equal the unsplit model's, in both groups."""
     steps = [draw_microbatches(rng, sizes) for sizes in ([2, 3], [3, 1])]
@@ -100,7 +100,7 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
     check_gradients(seen, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=0.75)
+@exercise("phase3/pipeline_1f1b", points=0.5)
 def test_only_the_ends_read_their_data(ranks, rng):
     """Only rank 0 reads the inputs, and only the last rank reads the targets."""
     steps = [draw_microbatches(rng, [2, 1, 1])]
@@ -110,7 +110,7 @@ def test_only_the_ends_read_their_data(ranks, rng):
     check_gradients(seen, steps)
 
 
-@exercise("phase3/pipeline_1f1b", points=0.5)
+@exercise("phase3/pipeline_1f1b", points=0.25)
 def test_only_activations_are_sent(ranks, rng):
     """The ranks send activations and their gradients, but no inputs and no weights."""
     steps = [draw_microbatches(rng, [4, 4], "wide")]
@@ -121,7 +121,7 @@ def test_only_activations_are_sent(ranks, rng):
     check_gradients(seen, steps, kind="wide")
 
 
-@exercise("phase3/pipeline_1f1b", points=0.5)
+@exercise("phase3/pipeline_1f1b", points=0.25)
 def test_activations_of_any_shape_and_dtype(ranks, rng):
     """Inputs may be integers; activations may be float64, large, and have up to six dimensions."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
@@ -131,7 +131,7 @@ def test_activations_of_any_shape_and_dtype(ranks, rng):
     check_gradients(seen, steps, kind="words")
 
 
-@exercise("phase3/pipeline_1f1b", points=0.5)
+@exercise("phase3/pipeline_1f1b", points=0.25)
 def test_a_stage_may_be_frozen(ranks, rng):
     """If the first stage or a middle stage is frozen, the others' gradients are still correct."""
     trainings = [[draw_microbatches(rng, [2, 1])] for _ in range(2)]

@@ -38,7 +38,7 @@ def run(ranks, world_size, *cases):
 
 
 @pytest.mark.parametrize("world_size", [3, 2])
-@exercise("phase3/ring_attention", points=3)
+@exercise("phase3/ring_attention", points=2.25)
 def test_causal_attention_equals_one_process(ranks, rng, world_size):
     """Each query has the weights of all earlier keys of the whole sequence; `causal` is true."""
     rows = int(rng.integers(2, 5))
@@ -51,7 +51,7 @@ def test_causal_attention_equals_one_process(ranks, rng, world_size):
     raise_mistake(output_mistake(of_values, values))
 
 
-@exercise("phase3/ring_attention", points=2)
+@exercise("phase3/ring_attention", points=1.5)
 def test_attention_to_the_whole_sequence_equals_one_process(ranks, rng):
     """With causal=False, each query has the weights of all keys, on 4 ranks."""
     weights = with_weights(draw(rng, 4, 2, 9, causal=False))
@@ -63,7 +63,7 @@ def test_attention_to_the_whole_sequence_equals_one_process(ranks, rng):
     raise_mistake(output_mistake(of_values, values))
 
 
-@exercise("phase3/ring_attention", points=4)
+@exercise("phase3/ring_attention", points=2.75)
 def test_the_gradients_equal_those_of_one_process(ranks, rng):
     """Queries, keys and values have the gradients of the whole sequence, on 3 ranks."""
     cases = [draw(rng, 3, 2, 4, causal=causal) for causal in (False, True)]
@@ -73,7 +73,7 @@ def test_the_gradients_equal_those_of_one_process(ranks, rng):
         raise_mistake(gradient_mistake(seen, case))
 
 
-@exercise("phase3/ring_attention", points=3)
+@exercise("phase3/ring_attention", points=2.25)
 def test_chunks_go_round_the_ring(ranks, rng):
     """On 4 ranks: 3 exchanges with neighbours, at most two chunks beside one's own."""
     case = draw(rng, 4, 4, 8, causal=bool(rng.integers(2)))
@@ -88,7 +88,7 @@ def test_chunks_go_round_the_ring(ranks, rng):
     raise_mistake(output_mistake(seen, case))
 
 
-@exercise("phase3/ring_attention", points=2)
+@exercise("phase3/ring_attention", points=1.5)
 def test_large_scores_do_not_overflow(ranks, rng):
     """Scores of several hundreds, whose largest is on any rank, or is far below 0."""
     cases = []
@@ -105,7 +105,7 @@ def test_large_scores_do_not_overflow(ranks, rng):
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-@exercise("phase3/ring_attention", points=1)
+@exercise("phase3/ring_attention", points=0.75)
 def test_any_layout_in_memory_and_any_number_of_ranks(ranks, rng, world_size):
     """Transposed inputs with a single head, on one rank and on two."""
     case = draw(rng, world_size, 3, 2, causal=True, batch=(3, 1), turned=True)

@@ -57,7 +57,7 @@ def check_gradients(seen, logits, targets, ignored=IGNORED):
     )
 
 
-@exercise("phase3/token_weighted_loss", points=4)
+@exercise("phase3/token_weighted_loss", points=2.5)
 def test_every_token_weighs_the_same(ranks, rng):
     """With unequal numbers of tokens, the averaged gradients are those of one process."""
     for counts in ([6, 1], [2, 12, 5], [3]):
@@ -66,7 +66,7 @@ def test_every_token_weighs_the_same(ranks, rng):
         check_gradients(run(ranks, logits, targets, (3, 4)), logits, targets)
 
 
-@exercise("phase3/token_weighted_loss", points=2)
+@exercise("phase3/token_weighted_loss", points=1.25)
 def test_a_rank_without_tokens_contributes_zeros(ranks, rng):
     """If all tokens of a rank are ignored, it takes part, and its gradients are 0, not NaN."""
     logits, targets = draw(rng, [0, 4, 3], 6)
@@ -93,7 +93,7 @@ def check_finite(seen):
     )
 
 
-@exercise("phase3/token_weighted_loss", points=2)
+@exercise("phase3/token_weighted_loss", points=1.25)
 def test_without_any_token_the_loss_is_zero(ranks, rng):
     """If no rank has a token that counts, the loss is 0, and so is every gradient."""
     logits, targets = draw(rng, [0, 0], 5)
@@ -112,7 +112,7 @@ def test_without_any_token_the_loss_is_zero(ranks, rng):
     )
 
 
-@exercise("phase3/token_weighted_loss", points=1)
+@exercise("phase3/token_weighted_loss", points=0.5)
 def test_another_ignore_index_is_used(ranks, rng):
     """With ignore_index=0, the tokens of target 0 do not count."""
     logits, targets = draw(rng, [4, 2], 8, ignored=0)
@@ -122,7 +122,7 @@ def test_another_ignore_index_is_used(ranks, rng):
     check_gradients(seen, logits, targets, ignored=0)
 
 
-@exercise("phase3/token_weighted_loss", points=1)
+@exercise("phase3/token_weighted_loss", points=0.5)
 def test_one_number_is_exchanged(ranks, rng):
     """There is one collective, of one number, however many tokens there are."""
     logits, targets = draw(rng, [30, 50, 9], 60)

@@ -68,7 +68,7 @@ def steps_of_optimizers() -> Iterator[list[dict[str, Any]]]:
 
 
 def run_training(
-    trainer: Any, rank: int, world_size: int, seed: int, sequences: Any, **options: Any
+    trainer: Any, rank: int, world_size: int, seed: int, sequences: Any, /, **options: Any
 ) -> dict[str, Any]:
     """Call the submission's `train`; return its history, batches, optimizers and output."""
     model = language_model(seed + rank)
@@ -84,6 +84,7 @@ def run_training(
         "history": [_entry(entry) for entry in history],
         "given": [_numbers(tokens, sequences) for tokens in model.given],
         "optimizers": optimizers,
+        "lr": options["lr"],
         "printed": list(lines),
     }
 

@@ -87,6 +87,13 @@ def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | 
         kinds = {one["class"] for one in run["optimizers"]}
         if kinds != {"AdamW"}:
             return _mistake("wrong-optimizer", f"train uses {listed(kinds)}. Use AdamW.", [rank])
+        rates = {one["lr"] for one in run["optimizers"]}
+        if rates != {run["lr"]}:
+            text = (
+                f"The optimizer steps with a learning rate of {listed(map(str, sorted(rates)))}, "
+                f"but train is called with lr={run['lr']}."
+            )
+            return _mistake("wrong-optimizer", text, [rank])
         if not all(entry["tokens_per_second"] > 0 for entry in run["history"]):
             text = "tokens_per_second must be above 0: the tokens of all ranks, by the step's time."
             return _mistake("wrong-signature", text, [rank])
@@ -115,6 +122,14 @@ def _near(found: Pairs, wanted: Pairs, tolerance: float = 1e-4) -> bool:
         for one, other in zip(found, wanted, strict=True)
         for a, b in zip(one, other, strict=True)
     )
+
+
+def seed_mistake(seen: Sequence[Run], others: Sequence[Run]) -> Diagnosis | None:
+    """Judge whether runs that are alike but for the argument `seed` have other orders."""
+    if together(seen) != together(others):
+        return None
+    text = "With another seed, the batches are the same. Pass the seed to the TokenLoader."
+    return _mistake("seed-ignored", text, range(len(seen)))
 
 
 def losses_mistake(

@@ -68,16 +68,16 @@ def probe_mask(data_loader, rows):
 
 @exercise("phase3/document_mask", points=1)
 def test_tokens_see_earlier_ones_of_their_document(ranks):
-    """11 12 0 21: 0 sees 11, 12 and itself; 21 sees itself alone. The mask is bool."""
-    rows = [[11, 12, 0, 21]]
+    """11 12 0 21 0 31: the first 0 sees 11, 12 and itself; 21 and 31 see themselves alone."""
+    rows = [[11, 12, 0, 21, 0, 31]]
 
     [[dtype, mask]] = ranks(probe_mask, 1, process_group=False, rows=rows)
 
     check(
-        dtype == "torch.bool" and mask.shape == (1, 4, 4),
+        dtype == "torch.bool" and mask.shape == (1, 6, 6),
         "wrong-signature",
         f"document_mask returns {dtype} of the shape {list(mask.shape)}, but must return "
-        "torch.bool of the shape [1, 4, 4].",
+        "torch.bool of the shape [1, 6, 6].",
         guide=MASK,
     )
     raise_mistake(diagnose_mask(mask, torch.tensor(rows).numpy(), 0))

@@ -1,4 +1,4 @@
-"""Visible tests of the loss scaler: two ranks, a scale of 8, gradients of 1."""
+"""Visible tests of the loss scaler: two ranks, a weight and a bias, a scale of 8."""
 
 import torch
 
@@ -9,15 +9,16 @@ GUIDE = "Half precision"
 
 
 def probe(rank, trainer, flaws):
-    """Take a step for each flaw, a factor of rank 1's gradient; return what happened."""
-    model = torch.nn.Linear(1, 1, bias=False)
+    """Take a step for each flaw, a factor of rank 1's gradient of the bias; return each step."""
+    model = torch.nn.Linear(1, 1)
     scaler = trainer.LossScaler(init_scale=8.0, growth_interval=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     seen = []
     for flaw in flaws:
         scale = float(scaler.scale(torch.ones(())))
         before = model.weight.item()
-        model.weight.grad = torch.full((1, 1), scale * (flaw if rank == 1 else 1.0))
+        model.weight.grad = torch.full((1, 1), scale)
+        model.bias.grad = torch.full((1,), scale * (flaw if rank == 1 else 1.0))
         stepped = scaler.step(optimizer, model)
         seen.append([scale, bool(stepped), round(before - model.weight.item(), 4)])
     copy = trainer.LossScaler()
@@ -56,24 +57,27 @@ def test_a_step_removes_the_scale(ranks):
 
 @exercise("phase3/LossScaler", points=1)
 def test_an_infinity_on_one_rank_makes_both_skip(ranks):
-    """An infinity, then a NaN on rank 1 alone: neither rank steps, and both halve the scale."""
-    seen = ranks(probe, 2, flaws=[float("inf"), float("nan"), 1.0])
+    """A step, an infinity, a NaN on rank 1 alone, two steps: both skip and halve the scale twice.
 
-    for step, flaw in enumerate(("infinite", "NaN")):
+    The steps before a skip don't count for growth_interval=2.
+    """
+    seen = ranks(probe, 2, flaws=[1.0, float("inf"), float("nan"), 1.0, 1.0])
+
+    for step, flaw in enumerate(("infinite", "NaN"), 1):
         taken = [value[0][step] for value in seen]
         stepped = [rank for rank in range(2) if taken[rank][1] or taken[rank][2] != 0]
         check(
             not stepped,
             "skipped-on-one-rank" if len(stepped) == 1 else "infinity-missed",
-            f"Rank 1's gradient is {flaw}, but {ranks_text(stepped)} stepped. Both must skip.",
+            f"A gradient of rank 1 is {flaw}, but {ranks_text(stepped)} stepped. Both must skip.",
             ranks=stepped,
             guide=GUIDE,
         )
     scales = [[step[0] for step in value[0]] for value in seen]
     check(
-        scales == [[8.0, 4.0, 2.0]] * 2,
+        scales == [[8.0, 8.0, 4.0, 2.0, 2.0]] * 2,
         "scale-differs" if scales[0] != scales[1] else "scale-not-updated",
-        f"With two skips, the scales before each step are {scales} by rank, but should be "
-        "[8, 4, 2] on both.",
+        f"With skips at the second and third step, the scales before each step are {scales} by "
+        "rank, but should be [8, 8, 4, 2, 2] on both.",
         guide=GUIDE,
     )

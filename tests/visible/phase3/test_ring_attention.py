@@ -78,12 +78,18 @@ def test_chunks_weigh_by_their_scores(ranks):
 
 @exercise("phase3/ring_attention", points=1)
 def test_gradients_come_home(ranks):
-    """Equal scores, values 2, 6: the values' gradients are 1.5 and 0.5, the keys' -1 and 1."""
-    case = case_of([1.0, 1.0], [1.0, 1.0], [2.0, 6.0], causal=True)
+    """Equal scores, values 2, 6: the values' gradients are 1.5 and 0.5, the keys' -1 and 1.
 
-    [seen] = run(ranks, 2, case)
+    With four features instead of one, the values' are the same, and the keys' -2 and 2: the scores'
+    gradients are divided by sqrt(4), and each feature of the outputs adds to them.
+    """
+    case = case_of([1.0, 1.0], [1.0, 1.0], [2.0, 6.0], causal=True)
+    wide = {**case, **{name: case[name].repeat(1, 1, 1, 4) for name in ("q", "k", "v", "upstream")}}
+
+    seen, others = run(ranks, 2, case, wide)
 
     raise_mistake(gradient_mistake(seen, case))
+    raise_mistake(gradient_mistake(others, wide))
     check_outputs(seen, [2.0, 4.0], "future-visible", "They must be 2 and 4.")
 
 
@@ -105,14 +111,15 @@ def test_three_exchanges_on_four_ranks(ranks):
 
 @exercise("phase3/ring_attention", points=1)
 def test_large_scores_do_not_overflow(ranks):
-    """Scores 0 and 500, or 0 and -500: the weights are 0 and 1, then 1 and 0."""
-    high, low = run(
+    """Scores 0 and 500, 0 and -500, twice -500: the weights are 0 and 1, 1 and 0, twice 1/2."""
+    high, low, lowest = run(
         ranks, 2,
         case_of([1.0, 1.0], [0.0, 500.0], [4.0, 8.0], causal=False),
         case_of([1.0, 1.0], [0.0, -500.0], [4.0, 8.0], causal=True),
+        case_of([1.0, 1.0], [-500.0, -500.0], [4.0, 8.0], causal=False),
     )  # fmt: skip
 
-    for seen, wanted in ((high, [8.0, 8.0]), (low, [4.0, 4.0])):
+    for seen, wanted in ((high, [8.0, 8.0]), (low, [4.0, 4.0]), (lowest, [6.0, 6.0])):
         broken = [rank for rank in range(2) if not bool(seen[rank]["output"].isfinite().all())]
         raise_mistake(nan_outputs(broken) if broken else None)
         check_outputs(seen, wanted, "differs-from-single-process", f"They must be {wanted}.")

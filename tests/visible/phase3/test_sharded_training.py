@@ -6,13 +6,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from gradsync.testing import EXACT, check, exercise
+from gradsync.testing import EXACT, case_by_case, check, exercise, raise_mistake
 from gradsync.testing.values import close
 from support.probes import raised
 from support.probes.files import files_with_code
 from support.probes.language_models import LENGTH, VOCABULARY, run_training
 from support.probes.sharded import full_state
 from support.probes.sharded_files import batch_of, content_of, made, outcome, restore, step
+from support.rules.sharded_training import history_mistake, seed_mistake
 
 GUIDE, TRAINING = "Checkpoints in shards", "Training a transformer"
 
@@ -187,6 +188,7 @@ def test_two_ranks_train_like_one(ranks):
     two = ranks(probe_train, 2, rows=sequences(), runs=[{**options, "batch_size": 2}])
     one = ranks(probe_train, 1, rows=sequences(), runs=[{**options, "batch_size": 4}])
 
+    raise_mistake(history_mistake([value[0] for value in two], 0, 4))
     losses = [[entry["loss"] for entry in value[0]["history"]] for value in (*two, *one)]
     check(
         all(len(own) == 4 for own in losses),
@@ -221,18 +223,18 @@ def test_two_ranks_train_like_one(ranks):
 
 @exercise("phase3/train", points=1)
 def test_training_resumes(ranks):
-    """With a folder, 2 steps and then 4 steps: the second call takes the steps 2 and 3."""
+    """With a folder, 7 steps and then 9: the second call takes 2 steps of the second epoch."""
     options = {"lr": 0.05, "batch_size": 1, "resume_from": "run"}
-    runs = [{**options, "steps": 2}, {**options, "steps": 4}]
-    runs.append({"lr": 0.05, "batch_size": 1, "steps": 4})
+    runs = [{**options, "steps": 7}, {**options, "steps": 9}]
+    runs.append({"lr": 0.05, "batch_size": 1, "steps": 9})
 
     seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
 
     first, second, whole = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
-        len(first) == 2 and len(second) == 2 and np.allclose(first + second, whole, atol=1e-4),
+        len(first) == 7 and len(second) == 2 and np.allclose(first + second, whole, atol=1e-4),
         "resume-lost",
-        f"The losses of 2 steps, and of the resumed call, are {np.round(first, 4).tolist()} and "
+        f"The losses of 7 steps, and of the resumed call, are {np.round(first, 4).tolist()} and "
         f"{np.round(second, 4).tolist()}, but {np.round(whole, 4).tolist()} without interruption.",
         ranks=range(2),
         guide=TRAINING,
@@ -240,13 +242,16 @@ def test_training_resumes(ranks):
 
 
 @exercise("phase3/train", points=1)
-def test_clipping_and_low_precision_are_used(ranks):
-    """A small max_norm and compute_dtype=bfloat16 both change the losses, a little."""
+def test_all_options_have_an_effect(ranks):
+    """A small max_norm, bfloat16 and another seed all have an effect."""
     options = {"lr": 0.05, "batch_size": 2, "steps": 4}
-    runs = [options, {**options, "compute": "bfloat16"}, {**options, "max_norm": 1e-9}]
+    changes = ({}, {"compute": "bfloat16"}, {"max_norm": 1e-9}, {"seed": 1})
+    runs = [{**options, **change} for change in changes]
 
     seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
 
+    every = case_by_case(seen, len(runs))
+    raise_mistake(seed_mistake(every[0], every[3]))
     plain, low, clipped = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
         low != plain and np.allclose(low, plain, atol=0.2),
