@@ -102,9 +102,20 @@ def test_a_checkpoint_has_all_that_training_needs(ranks, rng):
     """Saved and loaded on the same ranks, parameters, buffers and the optimizer are the same."""
     number = int(rng.integers(3, 1000))
 
+    def scattered(seen, _):
+        failure = seen.failure
+        if failure is None or failure.exception not in ("ValueError", "FileNotFoundError"):
+            return None
+        text = (
+            "load_sharded can't load the checkpoint that save_sharded has written: "
+            f"{failure.detail}. Before a checkpoint becomes the latest, every rank's file must be "
+            "complete, and be where the others' files are."
+        )
+        return Diagnosis("not-atomic", failure.diagnosis.ranks, text, guide=GUIDE)
+
     saved = ranks(probe_saved, 2, seed=5, number=number)
     check_files(saved)
-    seen = ranks(probe_loaded, 2, seed=6, content=saved[0]["content"])
+    seen = ranks(probe_loaded, 2, mistakes=[scattered], seed=6, content=saved[0]["content"])
 
     check_loaded(saved, seen, number, 2)
 
