@@ -36,8 +36,8 @@ def test_the_stages_have_the_whole_batchs_gradients(ranks):
 
 @exercise("phase2/pipeline_train_step", points=1)
 def test_any_number_of_ranks(ranks):
-    """Stages of 2, 1 and 3 on three ranks; one stage of 6 on a single rank."""
-    check_gradients(run(ranks, weights=[2.0, 1.0, 3.0]), 12.0, 24.0, 8.0)
+    """Stages of 1, 2 and 3 on three ranks; one stage of 6 on a single rank."""
+    check_gradients(run(ranks, weights=[1.0, 2.0, 3.0]), 24.0, 12.0, 8.0)
     check_gradients(run(ranks, weights=[6.0]), 4.0)
 
 
