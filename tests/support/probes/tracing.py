@@ -124,6 +124,6 @@ class _Timed(torch.autograd.Function):
         return values.view_as(values)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
         ctx.stage.spend("backward", ctx.microbatch, BACKWARD)
-        return grad, None, None
+        return upstream, None, None
