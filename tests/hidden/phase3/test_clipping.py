@@ -88,7 +88,7 @@ def test_larger_gradients_are_scaled(ranks, rng):
     seen, grads = run(ranks, 2, rng, [limit, 1e9])
 
     norm = norm_of(grads)
-    raise_mistake(norm_mistake([value[0][0] for value in seen], grads))
+    raise_mistake(norm_mistake([value[0][0] for value in seen], grads, limit))
     wanted = {name: grad * (limit / norm) for name, grad in grads.items()}
     kept = {name: grad for name, grad in grads.items() if grad.ndim < 2}
     for rank, value in enumerate(seen):
@@ -111,7 +111,7 @@ def test_infinite_and_nan_norms_change_nothing(ranks, rng):
         poisoned, grads = run(ranks, 2, rng, [0.1], poison=(1, bad))
         right, grads = run(ranks, 2, rng, [0.1])  # finite gradients are clipped
 
-        raise_mistake(norm_mistake([value[0][0] for value in right], grads))
+        raise_mistake(norm_mistake([value[0][0] for value in right], grads, 0.1))
         norms = [value[0][0] for value in poisoned]
         finite = [rank for rank, norm in enumerate(norms) if math.isfinite(norm)]
         check_that(

@@ -101,15 +101,27 @@ def weights_mistake(seen: Observation, case: Mapping[str, Any]) -> Diagnosis | N
         return None
     if broken := [r for r, w in enumerate(weights.seen) if not np.isfinite(w).all()]:
         return nan_outputs(broken)
-    unscaled = scores_of({**case, "q": case["q"] * math.sqrt(case["q"].shape[-1])}).softmax(-1)
-    if _agree(weights.seen, unscaled.chunk(len(seen), 2)):
-        text = "The scores are not divided by sqrt(dim)."
-        return Diagnosis("differs-from-single-process", weights.wrong, text, guide=GUIDE)
-    if found := _own_values(weights):
+    if found := _other_scale(weights, case) or _own_values(weights):
         return found
     if case["causal"] is not False and (found := _sees_later(weights)):
         return found
     return _unseen(weights) or _not_combined(weights) or _other_weights(weights)
+
+
+def _other_scale(weights: Weights, case: Mapping[str, Any]) -> Diagnosis | None:
+    """Recognise the weights of scores that are multiplied by another number than 1/sqrt(dim)."""
+    scores, dim = scores_of(case), case["q"].shape[-1]
+    logs = torch.from_numpy(np.concatenate(weights.seen, 2)).double().clamp(min=1e-30).log()
+    both = torch.stack([logs, scores]).masked_fill(scores.isinf(), math.nan)
+    seen, right = both - both.nanmean(-1, keepdim=True)  # softmax ignores a common summand
+    factor = float((seen * right).nansum() / (right * right).nansum())
+    if not _agree(weights.seen, (scores * factor).softmax(-1).chunk(weights.size, 2)):
+        return None
+    text = (
+        f"The weights are those of q @ k multiplied by {factor / math.sqrt(dim):.4g}. With dim = "
+        f"{dim}, it must be divided by sqrt(dim): multiplied by {1 / math.sqrt(dim):.4g}."
+    )
+    return Diagnosis("differs-from-single-process", weights.wrong, text, guide=GUIDE)
 
 
 def _own_values(weights: Weights) -> Diagnosis | None:
@@ -253,6 +265,10 @@ def gradient_mistake(
             )
             return Diagnosis("backward-not-reduced", lost, text, guide=GUIDE)
     wanted, sums = right_attention(case), largest_sums(case)
+    if known := _known_backward({n: [value[n] for value in seen] for n in "qkv"}, case):
+        return Diagnosis(
+            "differs-from-single-process", tuple(range(len(seen))), known, last_line(seen), GUIDE
+        )
     for name in "vkq":
         allowed = roundings * FLOAT32 * sums[name]
         values = [value[name] for value in seen]
@@ -266,6 +282,58 @@ def gradient_mistake(
         found = found or _multiplied(values, parts, what)
         return found or _different(seen, wanted[name], name, what, allowed)
     return None
+
+
+# A mistake in backward, and how a message describes it.
+BACKWARDS = {
+    "mask": (
+        "The gradients are those of weights without the causal mask. Hide the same scores in "
+        "backward as in forward, before exp."
+    ),
+    "total": (
+        "The gradients are those of exp(score - largest score), whose sum is not 1. In backward, a "
+        "weight is exp(score - m - ln l): keep m + ln l of forward."
+    ),
+    "common": (
+        "The gradients of the queries and keys lack a part of softmax's gradient: that of a score "
+        "is weight * (g - sum(weight * g)), with g = grad @ v. The sum over all keys of the whole "
+        "sequence is sum(grad * output)."
+    ),
+    "scale": (
+        "The gradients of the queries and keys are sqrt(dim) times too large: the scores were "
+        "divided by sqrt(dim), so divide their gradients, too."
+    ),
+    "order": "The gradients of the keys and of the values are exchanged.",
+}
+
+
+def _known_backward(found: Mapping[str, list[Any]], case: Mapping[str, Any]) -> str | None:
+    """Describe the mistake in backward that gives these gradients, if it is a known one."""
+
+    def agrees(grads: Mapping[str, Tensor]) -> bool:
+        return all(_agree(found[n], grads[n].chunk(len(found[n]), 2)) for n in "qkv")
+
+    if agrees(_backward(case, None)):
+        return None
+    known = (text for mistake, text in BACKWARDS.items() if agrees(_backward(case, mistake)))
+    return next(known, None)
+
+
+def _backward(case: Mapping[str, Any], mistake: str | None) -> dict[str, Tensor]:
+    """Return the gradients of the inputs with this mistake in the formulas of backward."""
+    q, k, v, grad = (case[name].double() for name in ("q", "k", "v", "upstream"))
+    scores, scale = scores_of(case), q.shape[-1] ** -0.5
+    output = scores.softmax(-1) @ v
+    log_total = scores.amax(-1) if mistake == "total" else scores.logsumexp(-1)
+    if mistake == "mask":
+        scores = scores_of({**case, "causal": False})
+    weights = (scores - log_total[..., None]).exp()
+    common = 0.0 if mistake == "common" else (grad * output).sum(-1, keepdim=True)
+    inner = weights * (grad @ v.mT - common) * (1.0 if mistake == "scale" else scale)
+    grads = {"q": inner @ k, "k": inner.mT @ q, "v": weights.mT @ grad}
+    if mistake == "order":
+        grads["k"], grads["v"] = grads["v"], grads["k"]
+    return grads
 
 
 def _agree(values: Sequence[Any], parts: Sequence[Tensor], factor: float = 1.0) -> bool:

@@ -12,8 +12,16 @@ from gradsync.testing.values import close
 GUIDE = "The norm of all gradients"
 
 
-def norm_mistake(norms: Sequence[float], grads: Mapping[str, Any]) -> Diagnosis | None:
-    """Return the diagnosis of the norm that each rank returned; None if it is right."""
+def norm_mistake(
+    norms: Sequence[float], grads: Mapping[str, Any], limit: float = math.inf
+) -> Diagnosis | None:
+    """Return the diagnosis of the norm that each rank returned; None if it is right.
+
+    Args:
+        norms: the returned norms, by rank.
+        grads: all whole gradients, before clipping.
+        limit: the `max_norm` of the call.
+    """
     squares = {name: float((grad**2).sum()) for name, grad in grads.items()}
     sharded = sum(squares[name] for name, grad in grads.items() if grad.ndim > 1)
     small = sum(squares.values()) - sharded
@@ -53,6 +61,7 @@ def norm_mistake(norms: Sequence[float], grads: Mapping[str, Any]) -> Diagnosis 
         ),
         (math.sqrt(small), "only-some-parameters", "the sharded gradients are left out."),
         (sharded + small, "norm-not-a-root", "this is the sum of squares. Take its square root."),
+        (limit, "differs-from-single-process", "this is max_norm. Return the norm before scaling."),
     ):
         if close(norms[0], value):
             return found(code, text)

@@ -86,11 +86,29 @@ def output_mistake(seen: Observation, right: Mapping[str, Any]) -> Diagnosis | N
         found = _wrong_token(rank, outputs[rank], right, wrong)
         if found is not None:
             return found
-    text = (
-        f"On {ranks_text(wrong)}, the outputs differ from those of the same layer on one rank: the "
-        "chosen expert's result times the router's probability of this expert."
+    where, text = last_line(seen), _first_wrong(wrong[0], outputs[wrong[0]], right)
+    return Diagnosis("differs-from-single-process", wrong, text, where, GUIDE)
+
+
+def _first_wrong(rank: int, output: Any, right: Mapping[str, Any]) -> str:
+    """Describe the first wrong row of a rank: its factor, or that it is not an expert's result."""
+    rows, wanted = array(output), right["output"][rank]
+    assert rows is not None
+    token = next(t for t, row in enumerate(rows) if not close(row, wanted[t], ROUNDINGS))
+    plain, row = np.asarray(right["plain"][rank][token]), rows[token]
+    factor, size = float(row @ plain / (plain @ plain)), float(np.abs(row).max())
+    begin = f"The output of token {token} of rank {rank} is "
+    if _near(row, plain * factor, size):
+        probability = float(np.linalg.norm(wanted[token]) / np.linalg.norm(plain))
+        return (
+            f"{begin}its expert's result times {factor:.4g}. It must be multiplied by the router's "
+            f"probability of this expert, {probability:.4g}: by softmax over all experts, once."
+        )
+    return (
+        f"{begin}not a multiple of its expert's result. An expert is Linear, GELU, Linear, with "
+        "the weights and biases of load_full; the router, without a bias, chooses the expert of "
+        "the largest probability; nothing is added to the result."
     )
-    return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
 
 
 def _wrong_token(

@@ -173,7 +173,7 @@ def test_three_ranks_continue_where_two_stopped(ranks):
 
     def probe(data_loader):
         def loaders(n):
-            return [data_loader.TokenLoader(numbered(13), 1, n, rank) for rank in range(n)]
+            return [data_loader.TokenLoader(numbered(12), 1, n, rank) for rank in range(n)]
 
         [alone] = loaders(1)
         order = batches_of(alone)

@@ -1,4 +1,4 @@
-"""Visible tests of experts on two ranks: each adds a constant to the tokens that it gets."""
+"""Visible tests of experts on two ranks: each adds other numbers to the tokens that it gets."""
 
 import math
 
@@ -21,14 +21,14 @@ LIKELY = math.log(3)  # a score; with the score 0 of the other expert: 3/4 and 1
 def case_of(*inputs, experts=2):
     """Return a layer in which feature e of a token is the score of expert e, and upstream 1.
 
-    Expert e returns 10 * (e + 1) in each feature, plus a little of the token.
+    Expert e returns 10 * (e + 1) + f in feature f, plus a little of the token.
     """
     states = [
         {
             "0.weight": torch.full((1, experts), 0.1 * (number + 1)),
             "0.bias": torch.zeros(1),
             "2.weight": torch.full((experts, 1), 0.5 + number),
-            "2.bias": torch.full((experts,), 10.0 * (number + 1)),
+            "2.bias": 10.0 * (number + 1) + torch.arange(experts),
         }
         for number in range(experts)
     ]

@@ -136,7 +136,8 @@ def test_bfloat16_goes_out_and_float32_comes_back(ranks):
         model(torch.ones(2, 8)).float().sum().backward()
         model.finish()
         mark(group, 2)
-        return [str(p.grad.dtype) for p in model.parameters()]
+        whole = full_state(model).values()
+        return [str(t.dtype) for t in [*whole, *(p.grad for p in model.parameters())]]
 
     seen = ranks(probe, 2)
 
@@ -147,8 +148,8 @@ def test_bfloat16_goes_out_and_float32_comes_back(ranks):
     check(
         all(set(value) == {"torch.float32"} for value in seen),
         "wrong-dtype-sent",
-        f"The gradients have the dtypes {sorted(set(seen[0]))}. Parameters and gradients stay in "
-        "float32.",
+        f"full_state_dict and the gradients have the dtypes {sorted(set(seen[0]))}. Parameters and "
+        "gradients stay in float32.",
         guide="Half precision",
     )
 
