@@ -84,19 +84,24 @@ def test_a_store_of_torch_is_accepted_as_the_master():
     placement.wait_for_master(Master("there", store.port, "127.0.0.1", is_here=False), 60)
 
 
-def test_sigterm_ends_the_wait_with_a_message(silent, tmp_path):
+def test_sigterm_ends_the_wait_with_a_message(tmp_path):
     code = (
         "from gradsync.launch import network; network.is_this_machine = lambda _: False\n"
         "from gradsync.cli import main; main()"
     )
-    words = ["train", "--nodes", "2", "--master", f"127.0.0.1:{silent.port}", "--out", tmp_path]
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, words)], cwd=COURSE.root, stderr=subprocess.PIPE
-    )
-    time.sleep(3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        words = ["train", "--nodes", "2", "--master", address, "--out", tmp_path]
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, words)], cwd=COURSE.root, stderr=subprocess.PIPE
+        )
+        connection, _ = server.accept()  # now it waits for an answer
+        time.sleep(1)
 
-    process.terminate()
-    _, errors = process.communicate(timeout=20)
+        process.terminate()
+        _, errors = process.communicate(timeout=20)
+        connection.close()
 
     assert b"Stopped by SIGTERM before all nodes were connected." in errors
     assert process.returncode == 128 + signal.SIGTERM
