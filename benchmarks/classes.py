@@ -29,7 +29,7 @@ from gradsync.grading.store import GradeStore
 
 SIZES = (10, 100)  # submissions of phase 1
 CHEAP = (10, 100, 1000)  # submissions of the cheap exercise
-PER_MINUTE = 8.0  # submissions of phase 1, on two cores
+PER_MINUTE = 9.0  # submissions of phase 1, on two cores
 BUSY = 0.9  # share of the time of all cores
 FLAT = 1.25  # allowed ratio of the time per submission: the largest class to the next smaller one
 GROWTH = 50.0  # MiB that the grader may need more for the largest class than for the smallest
