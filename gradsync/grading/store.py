@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -180,8 +180,7 @@ class GradeStore:
         if report.problem:
             self.write(f"{place}/{FAILURE}", content)
         else:
-            for path, source in (files or {}).items():
-                self.write(f"{place}/{FILES}/{path}", source)
+            self._write_sources(place, files or {}, {each.path for each in report.prints})
             if page:
                 self.write(f"{place}/{PAGE}", page)
             self.write(f"{place}/{REPORT}", content)
@@ -199,10 +198,18 @@ class GradeStore:
         paths = sorted(path for path in root.glob("*/*.py") if path.is_file())
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
 
+    def _write_sources(
+        self, place: str, files: Mapping[str, bytes], kept: Collection[str] = ()
+    ) -> None:
+        """Write graded files, and remove those of an earlier attempt that are not kept."""
+        for path in self.sources(place).keys() - files.keys() - set(kept):
+            (self.folder / place / FILES / path).unlink()
+        for path, content in files.items():
+            self.write(f"{place}/{FILES}/{path}", content)
+
     def copy(self, place: str, source: GradeStore) -> None:
         """Copy the files of a submission from another folder of grades."""
-        for path, content in source.sources(place).items():
-            self.write(f"{place}/{FILES}/{path}", content)
+        self._write_sources(place, source.sources(place))
         for name in (PAGE, FAILURE, REPORT):
             if (source.folder / place / name).is_file():
                 self.write(f"{place}/{name}", (source.folder / place / name).read_bytes())

@@ -8,7 +8,7 @@ from report_samples import deadlock, report, verdict
 
 from gradsync.class_records import Facts
 from gradsync.grading.store import GradeStore, folder_name
-from gradsync.records import Origin
+from gradsync.records import CodePrint, Origin
 
 ORIGIN = Origin("phase1", "files", "course", sandboxed=True)
 GRADED = report(
@@ -121,6 +121,14 @@ def test_two_names_never_share_a_folder(names):
 def test_no_submission_folder_has_the_name_of_a_file_of_the_class(name):
     assert folder_name(name) != name
     assert folder_name(f"{name}2") == f"{name}2"
+
+
+def test_files_of_an_earlier_attempt_are_removed_and_those_of_other_phases_kept(store):
+    store.save(GRADED, files={"phase1/a.py": b"1", "phase1/b.py": b"1", "phase2/a.py": b"1"})
+    other = CodePrint("phase2/a.py", "", 0, ())
+    store.save(replace(GRADED, prints=(other,)), files={"phase1/a.py": b"2"})
+
+    assert store.sources("ada") == {"phase1/a.py": b"2", "phase2/a.py": b"1"}
 
 
 def test_only_temporary_files_of_a_killed_grader_are_removed(store):
