@@ -7,7 +7,7 @@ grading a `Report`, which a folder of grades keeps as `report.json`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -212,8 +212,16 @@ class Report:
     @property
     def phases(self) -> dict[str, float]:
         """The points of each phase, such as "phase1"."""
+        return self._sums(lambda verdict: verdict.points)
+
+    @property
+    def maxima(self) -> dict[str, float]:
+        """The possible points of each phase."""
+        return self._sums(lambda verdict: verdict.max_points)
+
+    def _sums(self, points_of: Callable[[Verdict], float]) -> dict[str, float]:
         points: dict[str, float] = {}
         for verdict in self.verdicts:
             phase = verdict.exercise.partition("/")[0]
-            points[phase] = points.get(phase, 0.0) + verdict.points
+            points[phase] = points.get(phase, 0.0) + points_of(verdict)
         return points

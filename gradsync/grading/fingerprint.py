@@ -28,6 +28,8 @@ def course_digests(course: Course, phases: Sequence[str]) -> tuple[str, ...]:
 def course_digest(course: Course, phase: str, audience: Audience = "hidden") -> str:
     """Return the digest of everything that grades a phase: suite, exercises and software.
 
+    The phase's maximum in course.toml is not part of it, because stored grades can be scaled.
+
     Raises:
         CourseError: the phase has no such suite.
     """
@@ -35,10 +37,9 @@ def course_digest(course: Course, phase: str, audience: Audience = "hidden") -> 
     exercises = _sha256(course.root / phase / EXERCISES_FILE)
     runs = [platform.python_version(), version("torch"), _files(PACKAGE)]
     settings = read_settings(course.root)
-    points, follow_on = settings.points.get(phase), settings.follow_on
-    ours = _files(course.root / "solutions" / phase) if follow_on == "full" else {}
+    ours = _files(course.root / "solutions" / phase) if settings.follow_on == "full" else {}
     support = _files(course.support)
-    return _digest([phase, points, follow_on, ours, suite, exercises, support, runs])
+    return _digest([phase, settings.follow_on, ours, suite, exercises, support, runs])
 
 
 def submission_digest(submission: Submission) -> str:

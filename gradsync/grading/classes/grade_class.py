@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.course.guide_texts import guide_texts
+from gradsync.course.settings import read_settings
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.classes.entries import Entry
 from gradsync.grading.classes.regrading import (
@@ -24,6 +25,7 @@ from gradsync.grading.classes.regrading import (
     change_of,
     changes_text,
     check_phases,
+    scaled,
     with_other_phases,
 )
 from gradsync.grading.classes.results import ClassReader
@@ -116,6 +118,7 @@ def grade_class(
         store.update_facts(
             [entry.facts for entry in entries], [entry.facts for entry in members or ()]
         )
+        _scale(store, read_settings(course.root).points)
         others = ClassReader(store, course).submissions()
         others -= {entry.facts.learner for entry in entries}
         execution.on_kept(sorted(map(gradebook.cell, others)))
@@ -134,6 +137,13 @@ def grade_class(
                 store.write(CHANGES, changes_text(changes, store.read_text(CHANGES) or ""))
             store.update_facts()
             execution.on_written(write_class(store, course))
+
+
+def _scale(store: GradeStore, points: Mapping[str, float]) -> None:
+    """Give the stored grades the current maxima of phases, so that new ones can be compared."""
+    for place, record in list(store.records().items()):
+        if scaled(record.report, points) is not record.report:
+            store.save(scaled(store.report(place), points))
 
 
 def _outcomes(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
 
 from gradsync.errors import UnusableInput
+from gradsync.grading.suite.plugin import PHASE_POINTS
 from gradsync.records import Report, Verdict
 from gradsync.reports.gradebook import cell
 from gradsync.reports.text import amount, finite, printable
@@ -102,6 +103,23 @@ def check_phases(known: set[str], phases: Sequence[str], folder: object, *, add:
         f"{same} With --add-phase, points of other phases are kept, and the scores are added. Or "
         "choose another folder with --out."
     )
+
+
+def scaled(report: Report, points: Mapping[str, float]) -> Report:
+    """Return a report with these maxima of phases; the default is `PHASE_POINTS`."""
+    factors = {
+        phase: points.get(phase, PHASE_POINTS) / most
+        for phase, most in report.maxima.items()
+        if most and abs(most - points.get(phase, PHASE_POINTS)) > _LEAST
+    }
+    if not factors:
+        return report
+
+    def verdict(each: Verdict) -> Verdict:
+        factor = factors.get(each.exercise.partition("/")[0], 1.0)
+        return replace(each, points=factor * each.points, max_points=factor * each.max_points)
+
+    return replace(report, verdicts=tuple(map(verdict, report.verdicts)))
 
 
 def with_other_phases(new: Report, stored: Report | None) -> Report:

@@ -390,11 +390,8 @@ def _points_of_phases(store: GradeStore) -> dict[str, float]:
     """Return the possible points of each phase in the grades of a folder."""
     most: dict[str, float] = {}
     for record in store.records().values():
-        points: dict[str, float] = {}
-        for verdict in record.report.verdicts:
-            phase = verdict.exercise.partition("/")[0]
-            points[phase] = points.get(phase, 0.0) + verdict.max_points
-        most |= {phase: max(points[phase], most.get(phase, 0.0)) for phase in points}
+        maxima = record.report.maxima
+        most |= {phase: max(maxima[phase], most.get(phase, 0.0)) for phase in maxima}
     return most
 
 

@@ -156,6 +156,16 @@ def test_grades_of_one_version_of_the_tests_are_exported(klass):
     assert export(klass.out, klass.course, "canvas", None, {}).paths
 
 
+def test_a_new_maximum_of_a_phase_is_that_of_all_grades(klass):
+    klass.grade()
+    (klass.course.root / "course.toml").write_text("[phase1]\npoints = 10\n")
+    again = klass.grade(only="ada")
+
+    assert klass.scores() == {"ada": ("8.0", "10.0"), "bob": ("8.0", "10.0")}
+    assert not again[0].is_new
+    assert read_class(GradeStore(klass.out), klass.course).stale == ()
+
+
 def test_a_regrade_says_what_changed(klass):
     klass.grade()
     klass.points["phase1"] = 70.0
