@@ -14,8 +14,9 @@ from gradsync.course.catalogue import Course
 from gradsync.errors import UnusableInput
 from gradsync.grading.classes.corrections import merged_overrides
 from gradsync.grading.classes.entries import Entry
+from gradsync.grading.classes.regrading import merged_changes
 from gradsync.grading.pages import Written, write_class
-from gradsync.grading.store import OVERRIDES, ROSTER, SEED_BYTES, STATE, GradeStore
+from gradsync.grading.store import CHANGES, OVERRIDES, ROSTER, SEED_BYTES, STATE, GradeStore
 from gradsync.records import Report
 from gradsync.submission.contents import listing
 from gradsync.text import listed
@@ -135,6 +136,9 @@ def _merge_tables(
         target.write(OVERRIDES, overrides)
     for warning in warnings:
         warn(warning)
+    changes = [text for store in every if (text := store.read_text(CHANGES))]
+    if changes:
+        target.write(CHANGES, merged_changes(changes))
     for name in (STATE, ROSTER):
         texts = [text for store in every if (text := store.read_text(name)) is not None]
         if texts and target.read_text(name) is None:

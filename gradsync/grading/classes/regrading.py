@@ -74,6 +74,14 @@ def changes_text(changes: Iterable[Change], previous: str) -> str:
     return previous + text.getvalue()
 
 
+def merged_changes(texts: Iterable[str]) -> str:
+    """Return one changes.csv with the lines of several, the latest last."""
+    lines = {tuple(row) for text in texts for row in csv.reader(StringIO(text))} - {COLUMNS}
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *sorted(lines)])
+    return text.getvalue()
+
+
 def change_line(change: Change) -> str:
     """Return a line on a change: the scores, and the tests that changed them."""
     before, after = change.before, change.after

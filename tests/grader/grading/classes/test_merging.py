@@ -10,6 +10,7 @@ from gradsync.errors import UnusableInput
 from gradsync.grading.classes.entries import entries_at
 from gradsync.grading.classes.grade_class import grade_class
 from gradsync.grading.classes.merging import Shard, merge, read_shard, shared_seed
+from gradsync.grading.classes.regrading import COLUMNS
 from gradsync.grading.classes.results import read_class
 from gradsync.grading.store import FolderInUse, GradeStore
 from gradsync.records import Report
@@ -152,6 +153,20 @@ def test_the_first_of_different_corrections_counts(klass):
 
     assert "have different points for double of ada" in klass.warnings[0]
     assert "ada,double,1," in (klass.root / "grades" / "overrides.csv").read_text()
+
+
+def test_the_changes_of_all_shards_are_merged(klass):
+    lines = ["2026-11-02 10:00:00,ada,0,9,9,9,t,0,9,passed"]
+    lines += ["2026-11-01 10:00:00,bob,9,0,9,9,t,9,0,failed"]
+    for number, line in enumerate(lines, 1):
+        klass.grade(f"shard-{number}", Shard(number, 2))
+        changes = klass.root / f"shard-{number}" / "changes.csv"
+        changes.write_text(f"{','.join(COLUMNS)}\n{line}\n")
+    klass.merge("shard-1", "shard-2")
+    klass.merge("shard-1", "shard-2")
+
+    merged = (klass.root / "grades" / "changes.csv").read_text().splitlines()
+    assert merged == [",".join(COLUMNS), *reversed(lines)]
 
 
 def test_merging_again_warns_of_nothing(klass):
