@@ -30,6 +30,12 @@ class Person:
     due: datetime | None = None  # instead of the course's due time
     days: float = 0.0  # extension granted, in days
     submission: str = ""  # its name, if id, address and name do not lead to it
+    handed_in: datetime | None = None  # for a download without times
+
+    @property
+    def label(self) -> str:
+        """The name with the id, because several people may share a name."""
+        return self.name if self.name == self.id else f"{self.name} ({self.id})"
 
 
 @dataclass(frozen=True, slots=True)

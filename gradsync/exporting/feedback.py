@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 from gradsync.class_records import ClassResults, Result
 from gradsync.course.release.zips import zipped
 from gradsync.grading.imports.platforms import CANVAS, MOODLE
-from gradsync.reports.exports.lines import lines_of, next_step, summary_of
+from gradsync.reports.exports.lines import lines_of, next_step, score_text, summary_of
 from gradsync.reports.text import amount, printable
 
 PAGE = "report.html"
@@ -68,7 +68,7 @@ def mailbox(data: ClassResults, page_of: Pages) -> Feedback:
 def _message(title: str, result: Result, page: str) -> EmailMessage:
     assert result.person is not None
     name = " ".join(printable(result.person.name).split())
-    score = f"{amount(result.score or 0.0)} of {amount(result.max_score or 0.0)} points"
+    score = score_text(result)
     message = EmailMessage(policy=default)
     message["To"] = " ".join(printable(result.person.email).split())
     message["Subject"] = f"{' '.join(printable(title).split())}: {score}"
@@ -126,8 +126,7 @@ def _as_upload(name: str, result: Result, page: str) -> bytes:
 
 def _as_comments(result: Result) -> str:
     """Return the points and messages as comments of a Python file."""
-    score = f"{amount(result.score or 0.0)} of {amount(result.max_score or 0.0)} points"
-    parts = [score, summary_of(result), next_step(result)]
+    parts = [score_text(result), summary_of(result), next_step(result)]
     for line in lines_of(result):
         text = f"\n{line.text}" * bool(line.text)
         parts.append(f"\n{line.name}: {amount(line.points)} of {amount(line.max_points)}{text}")

@@ -38,7 +38,7 @@ class Written:
     """The notes for staff on the files of a class."""
 
     warnings: list[str]  # on unknown names in overrides.csv, and learners that roster.csv lacks
-    missing: list[str]  # names of the people on the roster who handed in nothing
+    missing: list[str]  # names and ids of the people on the roster who handed in nothing
     waiting: list[str]  # names of the submissions that are not graded yet
     corrected: int  # submissions whose points overrides or lateness have changed
     submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed

@@ -138,7 +138,8 @@ def untimed_text(submissions: Sequence[str]) -> str:
     return (
         f"Lateness is not calculated for {counted(len(submissions), 'submission')}, because it is "
         f"not known when {verb(submissions, 'it was', 'they were')} handed in: "
-        f"{listing(submissions)}. To subtract points, write them into overrides.csv."
+        f"{listing(submissions)}. Write the times into a column handed_in of roster.csv, or the "
+        "final points into overrides.csv."
     )
 
 

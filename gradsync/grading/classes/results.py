@@ -238,7 +238,7 @@ class ClassReader:
             submission=learner,
             status=report.status,
             person=person,
-            handed_in=facts.handed_in,
+            handed_in=facts.handed_in or (person.handed_in if person else None),
             attempt=facts.attempt,
             attempts=facts.attempts,
             notes=(*facts.notes, *report.notes),
@@ -285,7 +285,11 @@ class ClassReader:
             seed=report.seed,
             prints=report.prints,
             total=total,
-            notes=(*result.notes, *(f"missing: {phase}" for phase in absent)),
+            notes=(
+                *result.notes,
+                *(f"missing: {phase}" for phase in absent),
+                *(f"{each.exercise} is not graded yet" for each in exercises if each.is_waiting),
+            ),
         )
 
     def _exercises(self, report: Report, lines: Sequence[Override]) -> Iterator[ExerciseResult]:

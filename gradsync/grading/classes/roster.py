@@ -125,7 +125,7 @@ def _shared_text(learner: str, names: Sequence[str], people: Sequence[Person]) -
 
 
 def read_roster(path: Path) -> Roster:
-    """Return the people in a roster: `id,name,email`, maybe `section,due,days,submission`.
+    """Return the people in a roster: `id,name,email`, and maybe further fields of `Person`.
 
     Raises:
         TableError: the file can't be read, a value is not usable, or an id occurs twice.
@@ -144,6 +144,7 @@ def read_roster(path: Path) -> Roster:
             due=_moment(row, "due"),
             days=row.number("days") if row["days"] else 0.0,
             submission=row["submission"],
+            handed_in=_moment(row, "handed_in"),
         )
     return Roster(tuple(people.values()))
 

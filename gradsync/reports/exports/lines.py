@@ -9,7 +9,7 @@ from typing import Literal
 from gradsync.class_records import ExerciseResult, Result
 from gradsync.records import Verdict
 from gradsync.reports.corrections import charged_text, correction_text
-from gradsync.reports.text import finite, printable
+from gradsync.reports.text import amount, finite, printable
 from gradsync.text import counted, full_stop
 
 LineStatus = Literal["passed", "failed", "error"]
@@ -42,6 +42,12 @@ def lines_of(result: Result) -> list[Line]:
     for test in result.tests:
         tests.setdefault(test.exercise, []).append(test)
     return [_line(each, tests.get(each.exercise, [])) for each in result.exercises]
+
+
+def score_text(result: Result) -> str:
+    """Return "7 of 10 points", or "7 of 10 points so far" if staff still have to grade a part."""
+    points = f"{amount(result.score or 0.0)} of {amount(result.max_score or 0.0)} points"
+    return points + " so far" * any(each.is_waiting for each in result.exercises)
 
 
 def summary_of(result: Result) -> str:

@@ -104,6 +104,7 @@ def test_mail_and_comments_have_what_staff_wrote():
 
     assert "phase1: evaluate: 3 of 3.33. Kim set the points to 3: unclear." in said
     assert "rubric: style: 0 of 5. Not graded yet." in said
+    assert "you have 7.33 of 10 points so far." in said
     assert comment.startswith("late. no name. Points: phase1: evaluate 3 of 3.33 (Kim set the ")
 
 

@@ -223,6 +223,7 @@ def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
     assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
     assert (bob.score, bob.max_score, bob.exercises[-1].is_waiting) == (1.0, 9.0, True)
     assert (ada.is_changed, bob.is_changed) == (True, False)
+    assert (ada.notes, bob.notes) == ((), ("rubric/style is not graded yet",))
     [warning] = folder.read().warnings
     assert warning.startswith("rubric/style is not graded yet for 1 submission: bob.")
 
@@ -429,6 +430,19 @@ def test_an_extension_on_the_roster_counts_before_the_grace_period(folder, exten
     assert folder.results()["17"].points_lost == 0.0
 
 
+def test_the_roster_has_times_for_a_download_without_them(folder):
+    folder.settings("[late]", f"due = {DUE.isoformat()}", "per_day = 0.1")
+    late = datetime.fromtimestamp(DUE.timestamp() + 1.2 * DAY, timezone.utc).isoformat()
+    folder.write("roster.csv", "id,name,email,handed_in", f"ada,,,{late}", f"bob,,,{late}")
+    folder.facts(Facts("bob", "bob", handed_in=DUE))
+    for name in ("ada", "bob"):
+        folder.grade(name)
+
+    ada, bob = (folder.results()[name] for name in ("ada", "bob"))
+    assert (ada.days_charged, bob.days_charged) == (2, 0)  # the download's own time counts
+    assert folder.read().warnings == ()
+
+
 @pytest.mark.parametrize("where", ["course.toml", "roster.csv"])
 def test_submissions_without_a_time_are_warned_of_once_if_something_is_due(folder, where):
     if where == "course.toml":
@@ -444,7 +458,8 @@ def test_submissions_without_a_time_are_warned_of_once_if_something_is_due(folde
 
     assert seen.warnings == (
         "Lateness is not calculated for 2 submissions, because it is not known when they were "
-        "handed in: a, c. To subtract points, write them into overrides.csv.",
+        "handed in: a, c. Write the times into a column handed_in of roster.csv, or the final "
+        "points into overrides.csv.",
     )
     assert seen.results[0].download_notes == ("Canvas marks it as late",)
 
