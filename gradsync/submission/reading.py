@@ -35,8 +35,8 @@ STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "
 PACKED = (*ENDINGS, ".7z", ".bz2", ".gz", ".rar", ".tar", ".xz")
 REPACK = ". Pack the files themselves as one .zip"
 NO_NOTEBOOKS = (
-    ". Notebooks don't count here: hand in the .py files. `gradsync nbgrade` grades the notebooks "
-    "of an nbgrader course"
+    ". Notebooks don't count here: copy the functions and classes into the course's .py files, and "
+    "hand these in. (For staff: `gradsync nbgrade` grades the notebooks of an nbgrader course)"
 )
 MISNAMED = 5  # at most this many notes on names that are almost right
 
