@@ -168,10 +168,9 @@ class GradedExercise:
 
 @dataclass(frozen=True, slots=True)
 class Similar:
-    """Two submissions with the same or almost the same code in some files."""
+    """Submissions with the same or almost the same code in some files."""
 
-    one: str
-    other: str
+    members: tuple[str, ...]
     files: tuple[tuple[str, float], ...]  # each with the share that is the same; 1.0: identical
 
 

@@ -33,42 +33,59 @@ def code_print(path: str, source: bytes, template: bytes = b"") -> CodePrint:
 
 
 def similar(prints: Mapping[str, Sequence[CodePrint]]) -> list[Similar]:
-    """Return the pairs of submissions with a file that is the same or almost the same.
+    """Return the groups of submissions with a file that is the same or almost the same.
 
     Args:
         prints: the digests of each submission's files, by its name.
     """
-    files: dict[str, list[tuple[str, CodePrint]]] = defaultdict(list)
+    files: dict[str, dict[str, CodePrint]] = defaultdict(dict)  # one of each digest
+    holders: dict[tuple[str, str], list[str]] = defaultdict(list)  # of a path and a digest
     for name in sorted(prints):
         for each in prints[name]:
             if each.size >= FEWEST:
-                files[each.path].append((name, each))
-    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for path, members in files.items():
-        for one, other, share in _pairs(members):
-            found[one, other][path] = share
-    return [Similar(one, other, tuple(sorted(of.items()))) for (one, other), of in found.items()]
+                files[each.path][each.digest] = each
+                holders[each.path, each.digest].append(name)
+    found: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for (path, _), names in holders.items():
+        if len(names) > 1:
+            found[tuple(names)][path] = 1.0
+    for path, each_once in files.items():
+        for digests, share in _almost_the_same(list(each_once.values())):
+            names = sorted(name for digest in digests for name in holders[path, digest])
+            found[tuple(names)][path] = share
+    return [Similar(names, tuple(sorted(of.items()))) for names, of in sorted(found.items())]
 
 
-def _pairs(members: Sequence[tuple[str, CodePrint]]) -> Iterable[tuple[str, str, float]]:
-    holders: dict[int, list[int]] = defaultdict(list)
-    for at, (_, each) in enumerate(members):
+def _almost_the_same(prints: Sequence[CodePrint]) -> Iterable[tuple[set[str], float]]:
+    """Yield the digests of files that are connected by pairs, and the least share of these."""
+    groups: dict[str, tuple[set[str], float]] = {}
+    for one, other, share in _pairs(prints):
+        if one in groups and groups[one] is groups.get(other):
+            continue
+        mine, least = groups.get(one, ({one}, 1.0))
+        others, its_least = groups.get(other, ({other}, 1.0))
+        joined = (mine | others, min(least, its_least, share))
+        groups.update(dict.fromkeys(joined[0], joined))
+    return {min(digests): (digests, share) for digests, share in groups.values()}.values()
+
+
+def _pairs(prints: Sequence[CodePrint]) -> Iterable[tuple[str, str, float]]:
+    having: dict[int, list[int]] = defaultdict(list)
+    for at, each in enumerate(prints):
         for value in each.hashes:
-            holders[value].append(at)
+            having[value].append(at)
     common: Counter[tuple[int, int]] = Counter()
-    for having in holders.values():
-        common.update(combinations(having, 2))
+    for places in having.values():
+        common.update(combinations(places, 2))
     for (a, b), count in sorted(common.items()):
-        if count >= ALMOST * min(len(members[a][1].hashes), len(members[b][1].hashes)) / 2:
-            share = _share(members[a][1], members[b][1])
+        if count >= ALMOST * min(len(prints[a].hashes), len(prints[b].hashes)) / 2:
+            share = _share(prints[a], prints[b])
             if share >= ALMOST:
-                yield members[a][0], members[b][0], share
+                yield prints[a].digest, prints[b].digest, share
 
 
 def _share(one: CodePrint, other: CodePrint) -> float:
-    """Return an estimate of the share of sequences that two files have in common."""
-    if one.digest == other.digest:
-        return 1.0
+    """Return an estimate of the share of sequences that two different files have in common."""
     union = sorted({*one.hashes, *other.hashes})[:KEPT]
     both = set(one.hashes) & set(other.hashes)
     return min(sum(value in both for value in union) / len(union), 0.99)

@@ -63,7 +63,7 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
         concerned={one.code: [row_of[r.submission] for r in one.results] for one in made},
         unusual=[row for row in every if row.unusual],
         doubtful=list(_doubtful(every)),
-        similar=[_similar(pair, row_of) for pair in results.similar],
+        similar=[_similar(found, row_of) for found in results.similar],
         rule=_rule(score_limits, time_limits),
         phases=[p for p in results.phases if any(p in r.phases for r in results.results)],
         sections_of_class=any(r.person and r.person.section for r in results.results),
@@ -119,13 +119,13 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
             yield Doubtful(title, advice, reasons)
 
 
-def _similar(pair: Similar, row_of: Mapping[str, Row]) -> tuple[Row, Row, str]:
-    """Return two submissions, and a text on what they have in common."""
+def _similar(found: Similar, row_of: Mapping[str, Row]) -> tuple[list[Row], str]:
+    """Return submissions, and a text on what they have in common."""
     files = [
         f"{path} {'identical' if share == 1.0 else f'about {round(100 * share)}% the same'}"
-        for path, share in pair.files
+        for path, share in found.files
     ]
-    return row_of[pair.one], row_of[pair.other], ", ".join(files)
+    return [row_of[name] for name in found.members], ", ".join(files)
 
 
 def _notes(row: Row, kind: str) -> list[str]:

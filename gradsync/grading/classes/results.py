@@ -206,8 +206,10 @@ class ClassReader:
     def class_of(self, results: Iterable[Result]) -> ClassResults:
         """Return the class with these results, which come from `results()` and may be shortened."""
         by_name = tuple(sorted(results, key=lambda result: result.submission))
-        groups = {result.submission: result.group or result.submission for result in by_name}
-        pairs = similar({result.submission: result.prints for result in by_name})
+        groups: dict[object, list[Result]] = {}  # what several handed in together is compared once
+        for each in by_name:
+            groups.setdefault(each.group or each.submission, []).append(each)
+        named = {group[0].submission: group for group in groups.values()}
         return ClassResults(
             title=self.settings.title,
             phases=self._phases,
@@ -216,7 +218,10 @@ class ClassReader:
             seed=self._store.seed,
             graded_at=self.graded_at,
             warnings=tuple(self.warnings),
-            similar=tuple(p for p in pairs if groups[p.one] != groups[p.other]),
+            similar=tuple(
+                replace(found, members=tuple(r.submission for m in found.members for r in named[m]))
+                for found in similar({name: group[0].prints for name, group in named.items()})
+            ),
             stale=tuple(self._stale),
         )
 

@@ -14,18 +14,18 @@ def program(seed, length=300):
     return "def answer():\n" + "\n".join(lines) + "\n"
 
 
-def pairs(**sources):
+def groups(**sources):
     prints = {
         name: [code_print("phase1/a.py", (TEMPLATE + source).encode(), TEMPLATE.encode())]
         for name, source in sources.items()
     }
-    return {(each.one, each.other): dict(each.files) for each in similar(prints)}
+    return {each.members: dict(each.files) for each in similar(prints)}
 
 
 def test_a_copy_with_other_comments_is_identical():
     copy = "\n".join(f"{line}  # mine" for line in program(1).splitlines())
 
-    assert pairs(ada=program(1), bob=copy, cleo=program(2)) == {
+    assert groups(ada=program(1), bob=copy, cleo=program(2)) == {
         ("ada", "bob"): {"phase1/a.py": 1.0}
     }
 
@@ -34,21 +34,32 @@ def test_a_copy_with_a_few_changed_lines_is_almost_identical():
     lines = program(1).splitlines()
     lines[100] = "    another = line"
 
-    [share] = pairs(ada=program(1), bob="\n".join(lines))["ada", "bob"].values()
+    [share] = groups(ada=program(1), bob="\n".join(lines))["ada", "bob"].values()
     assert 0.9 <= share < 1.0
 
 
+def test_all_who_have_the_same_code_are_one_group():
+    lines = program(1).splitlines()
+    lines[100] = "    another = line"
+    almost = "\n".join(lines)
+
+    found = groups(ada=program(1), bob=program(1), cleo=almost, dan=program(2), eve=program(1))
+    assert list(found) == [("ada", "bob", "cleo", "eve"), ("ada", "bob", "eve")]
+    assert found["ada", "bob", "eve"] == {"phase1/a.py": 1.0}
+    assert 0.9 <= found["ada", "bob", "cleo", "eve"]["phase1/a.py"] < 1.0
+
+
 def test_the_template_and_short_answers_do_not_count():
-    assert pairs(ada="x = 1\n", bob="x = 1\n", cleo="") == {}
+    assert groups(ada="x = 1\n", bob="x = 1\n", cleo="") == {}
 
 
 def test_half_of_the_code_in_common_is_not_reported():
     common = program(1)
 
-    assert pairs(ada=common + program(2), bob=common + program(3)) == {}
+    assert groups(ada=common + program(2), bob=common + program(3)) == {}
 
 
 def test_a_class_of_200_with_one_answer_takes_seconds():
     every = {f"s{n}": program(n % 100) for n in range(200)}
 
-    assert len(pairs(**every)) == 100
+    assert len(groups(**every)) == 100
