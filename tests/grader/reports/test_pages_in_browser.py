@@ -82,6 +82,12 @@ def test_a_phone_scrolls_the_page_in_one_direction(opened, name):
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE
 
 
+def test_a_phone_shows_the_score_without_scrolling(opened):
+    ring = opened("report", PHONE).locator(".ring").bounding_box()
+
+    assert ring["y"] + ring["height"] < 400
+
+
 def test_a_phone_shows_a_long_table_and_timeline_from_the_left(opened):
     scrolling = [
         opened("report", PHONE).locator("figure .scroll"),
