@@ -60,7 +60,7 @@ class Exported:
 
     paths: tuple[Path, ...]
     without_score: tuple[str, ...] = ()  # submissions without a score
-    missing: tuple[str, ...] = ()  # names of people who handed in nothing and have no score
+    missing: tuple[str, ...] = ()  # people who handed in nothing and have no score
     not_in_file: tuple[str, ...] = ()  # submissions with a score that a downloaded file lacks
     warnings: tuple[str, ...] = ()  # on overrides.csv, and on learners that roster.csv lacks
     unchanged: tuple[str, ...] = ()  # submissions with only the templates
@@ -142,7 +142,7 @@ def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exporte
         written,
         without_score=tuple(r.submission for r in left_out if r.status != "missing"),
         missing=tuple(
-            r.person.name if r.person else r.submission for r in left_out if r.status == "missing"
+            r.person.label if r.person else r.submission for r in left_out if r.status == "missing"
         ),
         warnings=(*data.warnings, *written.warnings),
     )

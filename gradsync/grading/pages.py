@@ -68,7 +68,7 @@ def write_class(store: GradeStore, course: Course, *, again: Collection[str] = (
     )
     write_gradebook(store, results, course)
     store.write(CLASS_PAGE, class_page.render(reader.class_of(results), guides))
-    missing = [each.person.name for each in results if each.person and each.status == "missing"]
+    missing = [each.person.label for each in results if each.person and each.status == "missing"]
     waiting = [each.submission for each in results if each.status == "not-graded"]
     return Written(
         warnings=reader.warnings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import quote
@@ -230,7 +230,7 @@ class Row:
 
     result: Result
     name: str
-    handle: str  # the submission or id, if the name differs from it
+    handle: str  # the submission and the id, unless they are the name
     link: str  # to the report, relative to the page; "" if there is none
     code: str  # link to the files, "" if there are none
     state: str
@@ -269,17 +269,26 @@ def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None)
         scores: limits of a usual score in percent, if there are any.
         times: limits of a usual grading time in seconds, if there are any.
     """
-    every = [_row(result, scores, times) for result in results]
+    names = Counter(result.person.name for result in results if result.person)
+    shared = {name for name, count in names.items() if count > 1}
+    every = [_row(result, shared, scores, times) for result in results]
     return sorted(every, key=lambda row: (row.name.casefold(), row.handle))
 
 
-def _row(result: Result, scores: Fences | None, times: Fences | None) -> Row:
+def _row(
+    result: Result, shared: Collection[str], scores: Fences | None, times: Fences | None
+) -> Row:
+    """Return the row of a result; people with a shared name are listed with their ids."""
     person = result.person
-    name = (person and person.name) or result.submission
+    name, handles = result.submission, [result.submission]
+    if person is not None:
+        is_shared = person.name in shared
+        name = person.label if is_shared else person.name
+        handles += [] if is_shared else [person.id]
     return Row(
         result=result,
         name=name,
-        handle="" if name == result.submission else result.submission,
+        handle=", ".join(dict.fromkeys(each for each in handles if each != name)),
         link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
         code=f"{quote(result.folder, safe='')}/submission/" if result.prints else "",
         state=STATES[result.status],

@@ -138,7 +138,7 @@ def _why(name: str, learners: set[str], entries: Sequence[Entry], roster: Roster
         choice = listed(map(in_list, sorted(learners)), "or")
         return f"{len(learners)} learners have this name. Choose {choice}."
     if people := roster.called(name):
-        who = listed(f"{person.name} ({person.id})" for person in people)
+        who = listed(person.label for person in people)
         text = f"{who} {verb(people, 'is', 'are')} on the roster, but not in these submissions."
         of_several = (
             each.facts.learner

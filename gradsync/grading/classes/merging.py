@@ -125,7 +125,7 @@ def _moment(report: Report) -> float:
 def _merge_tables(
     sources: Sequence[GradeStore], target: GradeStore, warn: Callable[[str], None]
 ) -> None:
-    """Store the facts and overrides of all folders, and the seed and roster that is lacking."""
+    """Store the facts, overrides and changes of all folders, and the seed and roster if lacking."""
     every = [target, *sources]
     target.merge_facts(sources)
     if len({store.seed for store in every} - {None}) > 1:

@@ -97,7 +97,7 @@ def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[s
             "Add the people by id, address or name."
         )
     return warnings + [
-        f"{len(same)} submissions belong to {person.name} ({person.id}) of {ROSTER}: "
+        f"{len(same)} submissions belong to {person.label} of {ROSTER}: "
         f"{listing(same)}. If they are from different people, correct the names in {ROSTER}."
         for person, same in owned.items()
         if len(same) > 1

@@ -31,7 +31,13 @@ def _suite(result: Result) -> ET.Element:
     if result.handed_in is not None:
         suite.set("timestamp", result.handed_in.isoformat(timespec="seconds"))
     properties = ET.SubElement(suite, "properties")
-    facts = {"status": result.status, "score": result.score, "max_score": result.max_score}
+    id = _attribute(result.person.id) if result.person else None
+    facts = {
+        "id": id,
+        "status": result.status,
+        "score": result.score,
+        "max_score": result.max_score,
+    }
     for name, value in facts.items():
         if value is not None:
             text = amount(value) if isinstance(value, float) else str(value)

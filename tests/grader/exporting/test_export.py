@@ -65,7 +65,7 @@ def test_canvas_gets_a_row_for_everybody(course, grades):
         "'=1+1, Ödön": "100",
         "7": "",
     }
-    assert (found.missing, found.without_score) == (("Nobody",), ())
+    assert (found.missing, found.without_score) == (("Nobody (7)",), ())
 
 
 def test_reports_that_nobody_would_get_are_refused(course, grades):
@@ -189,7 +189,7 @@ def test_the_command_lists_the_files_it_wrote_and_the_people_it_left_out(course,
 
     assert done.stdout.splitlines() == [
         str(grades / "exports/canvas.csv"),
-        "1 person on the roster handed in nothing, so no score is written: Nobody",
+        "1 person on the roster handed in nothing, so no score is written: Nobody (7)",
     ]
 
 
@@ -201,7 +201,7 @@ def test_a_submission_on_which_the_grader_failed_is_listed_as_without_a_score(
 
     found = exported(course, out, "moodle")
 
-    assert (found.missing, found.without_score) == (("Nobody",), ("eve",))
+    assert (found.missing, found.without_score) == (("Nobody (7)",), ("eve",))
 
 
 def test_the_export_warns_of_more_points_than_an_exercise_has(course, grades, tmp_path):

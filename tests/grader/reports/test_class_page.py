@@ -10,7 +10,7 @@ import pytest
 from class_samples import EXERCISES, class_of, outcome, result, sample_class
 from parsed_html import ParsedHtml
 
-from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result
+from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result, Similar
 from gradsync.records import Diagnosis
 from gradsync.reports import class_page as page
 from gradsync.reports.guide_sections import GuideText
@@ -95,6 +95,26 @@ def test_people_are_sorted_by_name():
     seen = shown(class_of(*members, result("bob", RIGHT))).text
 
     assert seen.rindex("Ada") < seen.rindex("bob") < seen.rindex("emmy") < seen.rindex("Zoe")
+
+
+def test_people_who_share_a_name_are_listed_with_their_ids():
+    people = [Person("s1", "Wei Zhang"), Person("s2", "Wei Zhang"), Person("s3", "Ada")]
+    wei, zhang = (result(f"weizhang-{one.id}", WRONG, person=one) for one in people[:2])
+
+    seen = shown(class_of(wei, zhang, result("lovelace", WRONG, person=people[2]))).text
+
+    assert "learners Wei Zhang (s1) Wei Zhang (s2) Ada" in seen
+    assert "Wei Zhang (s1) weizhang-s1 0 / 10" in seen
+    assert "Ada lovelace, s3 0 / 10" in seen
+
+
+def test_similar_code_is_listed_by_group():
+    members = [result(name, RIGHT) for name in ("ada", "bob", "cleo")]
+    found = Similar(("ada", "bob", "cleo"), (("phase1/a.py", 1.0), ("phase1/b.py", 0.934)))
+
+    seen = shown(class_of(*members, similar=(found,))).text
+
+    assert "3 submissions, phase1/a.py identical, phase1/b.py about 93% the same: ada bob" in seen
 
 
 def test_an_unusual_score_and_time_are_named_with_the_rule():

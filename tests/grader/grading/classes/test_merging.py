@@ -125,7 +125,11 @@ def test_the_submissions_of_an_absent_shard_are_not_called_missing(klass):
     (klass.root / "shard-1" / "roster.csv").write_text("id,name,email\nbob,Bob,\nzoe,Zoe,\n")
 
     written = klass.merge("shard-1")
-    assert (written.submissions, written.waiting, written.missing) == (3, ["bob", "dan"], ["Zoe"])
+    assert (written.submissions, written.waiting, written.missing) == (
+        3,
+        ["bob", "dan"],
+        ["Zoe (zoe)"],
+    )
     assert "bob,,,,not-graded" in klass.book("grades")
 
 
