@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,15 +65,18 @@ def largest_sums(case: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(terms.max()) for name, terms in sums.items()}
 
 
-def of_own_queries(case: Mapping[str, Any], world_size: int, name: str) -> list[Tensor]:
-    """Return, by rank, the part of its keys' or values' gradient that its own queries have."""
-    parts = []
+def shares(case: Mapping[str, Any], world_size: int, name: str) -> list[tuple[Tensor, ...]]:
+    """Return a gradient in the parts that add up to it: by source, then by rank.
+
+    The source is the rank of the keys for the queries' gradient, or else that of the queries.
+    """
+    found = []
     for rank in range(world_size):
-        upstream = torch.zeros_like(case["upstream"])
-        upstream.chunk(world_size, 2)[rank].copy_(case["upstream"].chunk(world_size, 2)[rank])
-        whole = right_attention({**case, "upstream": upstream})[name]
-        parts.append(whole.chunk(world_size, 2)[rank])
-    return parts
+        only = torch.zeros(case["q"].shape[2])
+        only.chunk(world_size)[rank].fill_(1.0)
+        mask = only if name == "q" else only[:, None]  # of columns: keys, or of rows: queries
+        found.append(_backward(case, None, mask)[name].chunk(world_size, 2))
+    return found
 
 
 @dataclass(frozen=True)
@@ -277,8 +281,10 @@ def gradient_mistake(
             continue
         what = f"the gradients of the {NAMES[name]}"
         found = None
-        if len(seen) > 1 and name != "q":
-            found = _not_sent_home(values, parts, of_own_queries(case, len(seen), name), what)
+        if len(seen) > 1:
+            found = _not_sent_home(values, parts, name) or _incomplete(
+                values, parts, shares(case, len(seen), name), name
+            )
         found = found or _multiplied(values, parts, what)
         return found or _different(seen, wanted[name], name, what, allowed)
     return None
@@ -319,15 +325,20 @@ def _known_backward(found: Mapping[str, list[Any]], case: Mapping[str, Any]) -> 
     return next(known, None)
 
 
-def _backward(case: Mapping[str, Any], mistake: str | None) -> dict[str, Tensor]:
-    """Return the gradients of the inputs with this mistake in the formulas of backward."""
+def _backward(
+    case: Mapping[str, Any], mistake: str | None, part: Tensor | float = 1.0
+) -> dict[str, Tensor]:
+    """Return the gradients of the inputs with this mistake in the formulas of backward.
+
+    A part of (query, key), if any, is 1 for the pairs of which the gradients consist.
+    """
     q, k, v, grad = (case[name].double() for name in ("q", "k", "v", "upstream"))
     scores, scale = scores_of(case), q.shape[-1] ** -0.5
     output = scores.softmax(-1) @ v
     log_total = scores.amax(-1) if mistake == "total" else scores.logsumexp(-1)
     if mistake == "mask":
         scores = scores_of({**case, "causal": False})
-    weights = (scores - log_total[..., None]).exp()
+    weights = (scores - log_total[..., None]).exp() * part
     common = 0.0 if mistake == "common" else (grad * output).sum(-1, keepdim=True)
     inner = weights * (grad @ v.mT - common) * (1.0 if mistake == "scale" else scale)
     grads = {"q": inner @ k, "k": inner.mT @ q, "v": weights.mT @ grad}
@@ -340,18 +351,10 @@ def _agree(values: Sequence[Any], parts: Sequence[Tensor], factor: float = 1.0) 
     return all(close(v, p * factor, ROUNDINGS) for v, p in zip(values, parts, strict=True))
 
 
-def _not_sent_home(
-    values: Sequence[Any], parts: Sequence[Tensor], own: Sequence[Tensor], what: str
-) -> Diagnosis | None:
-    """Recognise gradients of only this rank's queries (`own`), or of another rank's chunk."""
+def _not_sent_home(values: Sequence[Any], parts: Sequence[Tensor], name: str) -> Diagnosis | None:
+    """Recognise gradients of another rank's chunk, or the same ones on every rank."""
     size, everyone = len(parts), tuple(range(len(parts)))
-    if _agree(values, own):
-        text = (
-            f"{what.capitalize()} have only the part of this rank's own queries. Other ranks use "
-            "these, too: let the gradients travel with the chunk, add to them on each rank, and "
-            "send them home at the end."
-        )
-        return Diagnosis("backward-not-reduced", everyone, text, guide=GUIDE)
+    what = f"the gradients of the {NAMES[name]}"
     for shift in range(1, size):
         if _agree(values, [parts[(rank + shift) % size] for rank in everyone]):
             text = (
@@ -359,7 +362,47 @@ def _not_sent_home(
                 "chunk's gradients are one rank before their home: they need one exchange more."
             )
             return Diagnosis("wrong-chunk", everyone, text, guide=GUIDE)
+    if _agree(values, [torch.as_tensor(values[0])] * size) and np.any(array(values[0])):
+        text = (
+            f"{what.capitalize()} are the same on every rank, but each rank has {NAMES[name]} of "
+            "its own. Add up the parts that belong to one chunk, not those of different chunks."
+        )
+        return Diagnosis("differs-from-single-process", everyone, text, guide=GUIDE)
     return None
+
+
+def _incomplete(
+    values: Sequence[Any], parts: Sequence[Tensor], by_source: Sequence[Sequence[Tensor]], name: str
+) -> Diagnosis | None:
+    """Recognise gradients that lack the parts of some ranks, and describe those of one rank."""
+    size, other = len(parts), "keys" if name == "q" else "queries"
+    wrong = [r for r in range(size) if not close(values[r], parts[r], ROUNDINGS)]
+    had: dict[int, tuple[int, ...]] = {}
+    for rank in wrong:
+        for some in itertools.chain.from_iterable(
+            itertools.combinations(range(size), count) for count in range(1, size)
+        ):
+            if close(values[rank], sum(by_source[source][rank] for source in some), ROUNDINGS):
+                had[rank] = some
+                break
+        else:
+            return None
+    if not wrong:
+        return None
+    if name != "q" and all(some == (rank,) for rank, some in had.items()):
+        text = (
+            f"The gradients of the {NAMES[name]} have only the part of this rank's own queries. "
+            "Other ranks use these, too: let the gradients travel with the chunk, add to them on "
+            "each rank, and send them home at the end."
+        )
+        return Diagnosis("backward-not-reduced", tuple(wrong), text, guide=GUIDE)
+    rank = wrong[0]
+    text = (
+        f"On rank {rank}, the gradients of the {NAMES[name]} have only the part that comes from "
+        f"the {other} of {ranks_text(had[rank])}. Each of the {size} chunks adds a part: keep the "
+        "sum of all of them."
+    )
+    return Diagnosis("differs-from-single-process", tuple(wrong), text, guide=GUIDE)
 
 
 def _multiplied(values: Sequence[Any], parts: Sequence[Tensor], what: str) -> Diagnosis | None:
