@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from benchmarks.figure import Figure
 from gradsync.cores import available_cores
 from gradsync.scale.measuring import Plan
-from gradsync.scale.study import study_machine
+from gradsync.scale.study import Simulated, study_machine
 from gradsync.scale.tables import GOAL
 
 
 def figures() -> Iterator[Figure]:
     """Measure this machine, fit a part of the times, and compare the rest with predictions."""
-    found = study_machine(Plan(), available_cores(), 64, None, None, lambda _: None)
+    found = study_machine(Plan(), available_cores(), 64, Simulated(), lambda _: None)
     for prediction in found.fit.predictions:
         error = prediction.median_error
         yield Figure(

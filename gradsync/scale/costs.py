@@ -73,14 +73,24 @@ class Network:
         """Return the same network between ranks that do not share cores."""
         return replace(self, contention=0.0, wait=0.0, cores=None)
 
+    def exchange(self, size: float, ranks: int) -> float:
+        """Return the seconds if each rank sends `size` bytes to a neighbour and gets as many."""
+        return self._latency(ranks) + self._bytes(size, 1.0, ranks)
+
     def _half(self, size: float, ranks: int) -> float:
         """Return the seconds for one half of an all-reduce; both halves take the same time."""
+        count = messages(self.algorithm, ranks)
+        return count * self._latency(ranks) + self._bytes(size, (ranks - 1) / ranks, ranks)
+
+    def _latency(self, ranks: int) -> float:
+        """Return the seconds for a message without bytes."""
+        return self.alpha + (math.ceil(crowding(ranks, self.cores)) - 1) * self.wait
+
+    def _bytes(self, size: float, part: float, ranks: int) -> float:
+        """Return the seconds for sending a part of a buffer of `size` bytes."""
         near = size if self.cache is None else min(size, self.cache)
-        sending = (ranks - 1) / ranks * (near * self.beta + (size - near) * self.beta_beyond)
-        on_core = crowding(ranks, self.cores)
-        slower: float = on_core**self.contention
-        latency = self.alpha + (math.ceil(on_core) - 1) * self.wait
-        return messages(self.algorithm, ranks) * latency + slower * sending
+        slower: float = crowding(ranks, self.cores) ** self.contention
+        return slower * part * (near * self.beta + (size - near) * self.beta_beyond)
 
 
 def messages(algorithm: Algorithm, ranks: int) -> int:

@@ -23,6 +23,7 @@ class Plan:
     fitted_ranks: tuple[int, ...] = (2, 4)
     other_ranks: tuple[int, ...] = (3,)
     fitted_batches: tuple[int, ...] = (32, 128, 512, 2048)
+    fitted_sequences: tuple[int, ...] = (1, 4, 16)  # batches of the small transformer
     fitted_steps: tuple[int, ...] = (512,)  # batches of steps on several ranks
     other_steps: tuple[int, ...] = (256, 1024)
     rounds: int = 3  # each measures everything, so that noise affects all figures equally
@@ -54,7 +55,8 @@ class StepTiming:
 class Measured:
     """The medians of this machine's measurements."""
 
-    compute: tuple[BatchTiming, ...]
+    compute: tuple[BatchTiming, ...]  # of the small CNN
+    transformer: tuple[BatchTiming, ...]
     all_reduces: tuple[Timing, ...]
     steps: tuple[StepTiming, ...]
 
@@ -69,13 +71,14 @@ def measure(plan: Plan, progress: Progress) -> Measured:
     alone: list[list[BatchTiming]] = [[] for _ in plan.fitted_batches]
     reduced: dict[tuple[int, int], list[float]] = {}
     stepped: dict[tuple[int, int], list[float]] = {}
+    transformer = measure_compute(plan, "transformer", progress)
     began = time.monotonic()
     for number in range(1, plan.rounds + 1):
         if number > 1 and time.monotonic() - began > plan.enough:
             break
         turn = f"round {number} of {plan.rounds}"
         progress(f"measuring compute, {turn}")
-        for known, timings in zip(alone, _alone(plan.fitted_batches), strict=True):
+        for known, timings in zip(alone, _alone(plan.fitted_batches, "cnn"), strict=True):
             known.extend(timings)
         for ranks in plan.ranks:
             progress(f"measuring all-reduce and steps on {ranks} ranks, {turn}")
@@ -87,20 +90,22 @@ def measure(plan: Plan, progress: Progress) -> Measured:
                 stepped.setdefault((ranks, batch), []).extend(seconds)
     return Measured(
         tuple(_median(timings) for timings in alone),
+        tuple(transformer),
         tuple(Timing(*key, statistics.median(found)) for key, found in sorted(reduced.items())),
         tuple(StepTiming(*key, statistics.median(found)) for key, found in sorted(stepped.items())),
     )
 
 
-def measure_compute(plan: Plan, progress: Progress) -> list[BatchTiming]:
-    """Measure only the steps on one rank, as in `measure`."""
-    progress("measuring compute")
-    return [_median(timings) for timings in _alone(plan.fitted_batches)]
+def measure_compute(plan: Plan, model: str, progress: Progress) -> list[BatchTiming]:
+    """Measure only the steps of a model, "cnn" or "transformer", on one rank."""
+    progress(f"measuring compute of the small {model}")
+    batches = plan.fitted_batches if model == "cnn" else plan.fitted_sequences
+    return [_median(timings) for timings in _alone(batches, model)]
 
 
-def _alone(batches: Sequence[int]) -> list[list[BatchTiming]]:
+def _alone(batches: Sequence[int], model: str) -> list[list[BatchTiming]]:
     """Return several timings of each batch size, on one rank."""
-    (values,) = run_ranks(on_ranks.alone, 1, batches=batches)
+    (values,) = run_ranks(on_ranks.alone, 1, batches=batches, model=model)
     return [[BatchTiming(*timing) for timing in timings] for timings in values]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gradsync.model import SmallCNN
 from gradsync.scale.fitting import BatchTiming
@@ -26,20 +27,28 @@ WARMING = 100  # all-reduces before the measurement, because the first ones are 
 STEPS = 4
 
 
-class Trained:
-    """The small CNN with a batch and SGD. Every instance has the same batch."""
+LAYERS, WIDTH, TOKENS = 4, 128, 128  # of the small transformer
 
-    def __init__(self, batch: int) -> None:
+
+class Trained:
+    """A model with a batch and an optimizer. Every instance has the same batch."""
+
+    def __init__(self, batch: int, model: str = "cnn") -> None:
         generator = torch.Generator().manual_seed(0)
-        self._model = SmallCNN()
-        self._images = torch.rand(batch, 1, 28, 28, generator=generator)
+        is_cnn = model == "cnn"
+        shape = (batch, 1, 28, 28) if is_cnn else (batch, TOKENS, WIDTH)
+        self._model = SmallCNN() if is_cnn else small_transformer()
+        self._inputs = torch.rand(shape, generator=generator)
         self._labels = torch.randint(10, (batch,), generator=generator)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=1e-3)
+        optimizer = torch.optim.SGD if is_cnn else torch.optim.AdamW
+        self._optimizer: Optimizer = optimizer(self._model.parameters(), lr=1e-3)
 
     def forward(self) -> Tensor:
         """Return the loss."""
         self._optimizer.zero_grad()
-        loss: Tensor = nn.functional.cross_entropy(self._model(self._images), self._labels)
+        outputs = self._model(self._inputs)  # (batch, classes), or (batch, tokens, width)
+        scores = outputs if outputs.dim() == 2 else outputs[:, -1]
+        loss: Tensor = nn.functional.cross_entropy(scores, self._labels)
         return loss
 
     def forward_and_backward(self) -> None:
@@ -66,7 +75,7 @@ class Trained:
         self.update()
         moments.append(time.perf_counter())
         forward, backward, update = (b - a for a, b in pairwise(moments))
-        return BatchTiming(len(self._labels), forward, backward, update)
+        return BatchTiming(len(self._inputs), forward, backward, update)
 
 
 def all_reduces(sizes: Sequence[int]) -> list[list[float]]:
@@ -96,15 +105,23 @@ def steps(batches: Sequence[int]) -> list[list[float]]:
     return taken
 
 
-def alone(batches: Sequence[int]) -> list[list[tuple[int, float, float, float]]]:
+def alone(batches: Sequence[int], model: str) -> list[list[tuple[int, float, float, float]]]:
     """Return the fields of a `BatchTiming` for several steps of each batch size, on one rank."""
     torch.set_num_threads(1)
     taken = []
     for batch in batches:
-        trained = Trained(batch)
+        trained = Trained(batch, model)
         timings = [trained.timed() for _ in range(STEPS + 1)][1:]
         taken.append([(t.batch, t.forward, t.backward, t.update) for t in timings])
     return taken
+
+
+def small_transformer() -> nn.Module:
+    """Return blocks of attention and MLP: inputs and outputs are (batch, tokens, width)."""
+    sizes = {"d_model": WIDTH, "nhead": WIDTH // 32, "dim_feedforward": 4 * WIDTH}
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": True, **sizes}
+    blocks = (nn.TransformerEncoderLayer(activation="gelu", **options) for _ in range(LAYERS))
+    return nn.Sequential(*blocks)
 
 
 def gradient_bytes() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +11,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from gradsync.scale.strategies import GOOD
-from gradsync.scale.study import Study
+from gradsync.scale.study import Split, Study
 from gradsync.scale.tables import bytes_shown, shown
 
 DASHES = ("-", "--", ":", "-.")  # curves of strategies may cover each other
 
 
 def plot(study: Study, path: Path) -> None:
-    """Write a PNG with three plots."""
-    figure = Figure(figsize=(15, 4.6), layout="constrained")
-    all_reduces, speedups, batches = figure.subplots(1, 3)
-    _all_reduces(all_reduces, study)
-    _speedups(speedups, study)
-    _batches(batches, study)
-    for axes in (all_reduces, speedups, batches):
+    """Write a PNG with three plots, and two more if the model is a transformer."""
+    draws = [_all_reduces, _speedups, _batches]
+    if study.splits:
+        draws += [_split_speedups, _split_memory]
+    figure = Figure(figsize=(5 * len(draws), 4.6), layout="constrained")
+    for draw, axes in zip(draws, figure.subplots(1, len(draws)), strict=True):
+        draw(axes, study)
         axes.grid(alpha=0.3)
         axes.legend()
     figure.savefig(path, dpi=120, format="png")
@@ -92,6 +93,29 @@ def _batches(axes: Any, study: Study) -> None:
     axes.set(yscale="log", ylabel="samples on each rank")
     axes.set_ylim(top=50 * axes.get_ylim()[1])  # room for the legend
     axes.set_title("The smallest batch with which\nmore ranks are faster")
+
+
+def _split_speedups(axes: Any, study: Study) -> None:
+    _splits(axes, study, lambda split: split.speedup)
+    axes.set(yscale="log", ylabel="times the speed of 1 rank")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda times, _: f"{times:,g}×"))
+    axes.set_title("Simulated speed-up of a transformer")
+
+
+def _split_memory(axes: Any, study: Study) -> None:
+    _splits(axes, study, lambda split: split.cost.states + split.cost.activations)
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda size, _: bytes_shown(size)))
+    axes.set_title("Memory of a rank\nstates and activations of the transformer")
+
+
+def _splits(axes: Any, study: Study, read: Callable[[Split], float]) -> None:
+    for number, way in enumerate(dict.fromkeys(split.way for split in study.splits)):
+        mine = [split for split in study.splits if split.way == way]
+        dashes = DASHES[number % len(DASHES)]
+        ranks = [split.ranks for split in mine]
+        axes.plot(ranks, [read(split) for split in mine], dashes, lw=2, marker=".", label=way)
+    _log_ranks(axes)
 
 
 def _log_ranks(axes: Any) -> None:

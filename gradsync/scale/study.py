@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gradsync.scale.costs import Compute, Network, crowding
@@ -17,7 +17,7 @@ from gradsync.scale.measuring import (
     measure,
     measure_compute,
 )
-from gradsync.scale.on_ranks import FLOAT, gradient_bytes
+from gradsync.scale.on_ranks import LAYERS, TOKENS, WIDTH, gradient_bytes
 from gradsync.scale.strategies import (
     STRATEGIES,
     PayingBatches,
@@ -28,6 +28,7 @@ from gradsync.scale.strategies import (
     plain,
     speedup,
 )
+from gradsync.scale.transformers import FLOAT, WAYS, Cost, Transformer
 
 RANKS = tuple(2**power for power in range(11))  # 1 to 1,024
 
@@ -64,6 +65,25 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Split:
+    """A simulated step of a transformer that is split over a number of ranks."""
+
+    way: str
+    ranks: int
+    cost: Cost
+    speedup: float  # samples per second, divided by one rank's
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """The model of the forecasts; None: the small CNN and the small transformer, measured here."""
+
+    parameters: int | None = None
+    sample_ms: float | None = None  # milliseconds of forward and backward
+    transformer: tuple[int, int, int] | None = None  # layers, width, and tokens of a sample
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
     """All results."""
 
@@ -74,6 +94,8 @@ class Study:
     batch: int
     forecasts: tuple[Forecast, ...]
     paying: dict[str, tuple[PayingBatches, ...]]  # by strategy
+    transformer: Transformer | None  # None: the simulated model is not known to be one
+    splits: tuple[Split, ...]
     steps: tuple[StepTiming, ...] = ()
     slower: float = 1.0  # the compute time of these steps, divided by the time on one rank
     load: float = 0.0  # processes that ran or waited for a core before the measurement
@@ -83,18 +105,16 @@ def study_machine(
     plan: Plan,
     cores: int,
     batch: int,
-    parameters: int | None,
-    sample_ms: float | None,
+    simulated: Simulated,
     progress: Progress,
 ) -> Study:
-    """Measure and predict the small CNN on this machine, and forecast a workload.
+    """Measure and predict the small CNN on this machine, and forecast the simulated model.
 
     Args:
         plan: the measurements to make.
         cores: the number of cores that this process may use.
         batch: samples on each rank in the forecasts.
-        parameters: the parameters of the model to forecast; None: the small CNN's.
-        sample_ms: milliseconds of its forward and backward; None: the small CNN's.
+        simulated: the model of the forecasts.
         progress: is called with the name of each measurement.
     """
     load = os.getloadavg()[0]
@@ -103,24 +123,24 @@ def study_machine(
     alone = Workload(compute, gradient_bytes())
     slower, steps = fit_steps(measured, plan, alone, fit.network)
     fit = replace(fit, predictions=(*fit.predictions, steps))
-    workload = _workload(compute, parameters, sample_ms)
-    found = study("gloo on this machine", fit, alone, workload, batch, measured.steps)
+    models = _models(simulated, compute, fit_compute(measured.transformer))
+    found = study("gloo on this machine", fit, alone, *models, batch, measured.steps)
     return replace(found, slower=slower, load=load)
 
 
 def study_cluster(
     timings: Sequence[Timing],
     batch: int,
-    parameters: int | None,
-    sample_ms: float | None,
+    simulated: Simulated,
     progress: Progress,
 ) -> Study:
-    """Forecast a workload on a cluster, with measured all-reduces; see `study_machine`."""
-    compute = Compute(0.0, 0.0)
-    if sample_ms is None:
-        compute = fit_compute(measure_compute(Plan(), progress))
-    workload = _workload(compute, parameters, sample_ms)
-    return study("nccl-tests", fit_cluster(timings), workload, workload, batch)
+    """Forecast a model on a cluster, with measured all-reduces; see `study_machine`."""
+    computes = [Compute(0.0, 0.0)] * 2
+    if simulated.sample_ms is None:
+        names = ("cnn", "transformer")
+        computes = [fit_compute(measure_compute(Plan(), name, progress)) for name in names]
+    workload, transformer = _models(simulated, *computes)
+    return study("nccl-tests", fit_cluster(timings), workload, workload, transformer, batch)
 
 
 def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compute]:
@@ -200,6 +220,7 @@ def study(
     fit: Fit,
     measured: Workload,
     workload: Workload,
+    transformer: Transformer | None,
     batch: int,
     steps: Sequence[StepTiming] = (),
 ) -> Study:
@@ -221,7 +242,19 @@ def study(
         for name, strategy in STRATEGIES.items()
         if strategy in (plain, overlapped)
     }
-    return Study(source, fit, measured, workload, batch, forecasts, paying, tuple(steps))
+    splits = tuple(_splits(transformer, network, batch)) if transformer else ()
+    return Study(
+        source, fit, measured, workload, batch, forecasts, paying, transformer, splits, tuple(steps)
+    )
+
+
+def _splits(model: Transformer, network: Network, batch: int) -> Iterator[Split]:
+    """Yield each way to split the model over each number of ranks for which there is one."""
+    for name, way in WAYS.items():
+        for ranks in RANKS:
+            if cost := way(model, network, batch, ranks):
+                gained = ranks * model.compute.step(batch) / cost.seconds
+                yield Split(name, ranks, cost, gained)
 
 
 def _both(timings: Sequence[Timing], cores: int | None) -> tuple[Network, Network]:
@@ -234,8 +267,22 @@ def _prediction(what: str, found: Sequence[float]) -> Prediction:
     return Prediction(what, len(found), statistics.median(found))
 
 
-def _workload(compute: Compute, parameters: int | None, sample_ms: float | None) -> Workload:
-    if sample_ms is not None:
-        compute = Compute(0.0, sample_ms / 1e3)
-    size = gradient_bytes() if parameters is None else FLOAT * parameters
-    return Workload(compute, size)
+def _models(
+    simulated: Simulated, cnn: Compute, transformer: Compute
+) -> tuple[Workload, Transformer | None]:
+    """Return the data-parallel workload of the forecasts, and the transformer, if it is known.
+
+    Args:
+        simulated: the user's choice.
+        cnn: the compute of the small CNN.
+        transformer: the compute of the small transformer.
+    """
+    size, milliseconds = simulated.parameters, simulated.sample_ms
+    own = None if milliseconds is None else Compute(0.0, milliseconds / 1e3)
+    small = Transformer(LAYERS, WIDTH, TOKENS, transformer, 12 * LAYERS * WIDTH**2)
+    if simulated.transformer is None:
+        workload = Workload(own or cnn, gradient_bytes() if size is None else FLOAT * size)
+        return workload, small if size is None and own is None else None
+    model = small.on(*simulated.transformer)
+    model = replace(model, compute=own or model.compute, parameters=size or model.parameters)
+    return Workload(model.compute, model.size), model

@@ -10,9 +10,11 @@ from rich.table import Table
 from gradsync.scale.costs import Network
 from gradsync.scale.mine import TURNS, Comparison, StepFigures
 from gradsync.scale.strategies import GOOD
-from gradsync.scale.study import Study, predicted_step
+from gradsync.scale.study import Split, Study, predicted_step
+from gradsync.scale.transformers import Transformer, bubble, microbatches
 
 GOAL = 0.25  # median error
+SHOWN, MANY = 4, (2, 8, 64, 512)  # ranks of the transformer's tables
 IDLE = 0.5  # processes on each core; with more, the machine counts as busy
 
 
@@ -27,6 +29,14 @@ def tables(study: Study) -> Iterator[Table | str]:
     yield _forecasts(study)
     yield _paying(study)
     yield _answer(study)
+    if study.transformer:
+        yield _ways(study, study.transformer)
+        yield _splits(study)
+    else:
+        yield (
+            "Pass --transformer LAYERS WIDTH TOKENS, too, to compare ways to split your model: "
+            "ZeRO-1 to 3, tensor, pipeline and ring parallelism."
+        )
     if warning := _busy(study):
         yield warning
 
@@ -186,6 +196,46 @@ def _answer(study: Study) -> str:
     if two.efficient <= 1:
         return f"2 ranks are at least {times} as 1 with any batch."
     return f"{text} To be {times}, they need {_batch(two.efficient)} on each rank."
+
+
+def _ways(study: Study, model: Transformer) -> Table:
+    table = _table(
+        f"A transformer of {model.layers} layers, width {model.width:,}, "
+        f"{bytes_shown(model.size)} of parameters, on {SHOWN} ranks",
+        *("", "a rank sends", "step", "speed-up", "states", "activations"),
+    )
+    for split in study.splits:
+        if split.ranks == SHOWN:
+            cost = split.cost
+            sizes = [bytes_shown(n) for n in (cost.sent, cost.states, cost.activations)]
+            gained = f"{split.speedup:.2f}×"
+            table.add_row(split.way, sizes[0], shown(cost.seconds), gained, *sizes[1:])
+    table.caption = (
+        f"Each way processes {SHOWN} × {study.batch:,} samples of {model.tokens:,} tokens in a "
+        "step. States: a rank's parameters, gradients and two moments of Adam. Activations: kept "
+        f"for backward. The pipeline has {microbatches(study.batch, SHOWN)} microbatches, and a "
+        f"bubble of {bubble(study.batch, SHOWN):.0%}."
+    )
+    return table
+
+
+def _splits(study: Study) -> Table:
+    ranks = [number for number in MANY if any(split.ranks == number for split in study.splits)]
+    table = _table("Speed-up, and memory of a rank", "", *(f"{number} ranks" for number in ranks))
+    found = {(split.way, split.ranks): split for split in study.splits}
+    for way in dict.fromkeys(split.way for split in study.splits):
+        mine = (found.get((way, number)) for number in ranks)
+        table.add_row(way, *("" if split is None else _both(split) for split in mine))
+    table.caption = (
+        "Memory: states and activations. Empty: the layers, the width or the tokens can't be split "
+        "over so many ranks. Real systems combine ways, and overlap sending with computing."
+    )
+    return table
+
+
+def _both(split: Split) -> str:
+    memory = bytes_shown(split.cost.states + split.cost.activations)
+    return f"{split.speedup:,.1f}×, {memory}"
 
 
 def _busy(study: Study) -> str:

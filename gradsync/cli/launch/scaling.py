@@ -53,6 +53,14 @@ SampleMs = Annotated[
         "Default: the time of the small CNN, measured here.",
     ),
 ]
+OfTransformer = Annotated[
+    tuple[int, int, int] | None,
+    typer.Option(
+        "--transformer",
+        metavar="LAYERS WIDTH TOKENS",
+        help="Simulate a transformer of this size, with so many tokens in each sample.",
+    ),
+]
 USED_BY_MINE = ("--mine", "--json")
 Mine = Annotated[
     bool,
@@ -69,15 +77,19 @@ def scale_command(
     batch_size: BatchSize = 64,
     parameters: Parameters = None,
     sample_ms: SampleMs = None,
+    transformer: OfTransformer = None,
     mine: Mine = False,
 ) -> None:
     """Measure all-reduce and computation, and predict training speed on up to 1,024 ranks.
 
-    Shows the smallest batch size with which more ranks are faster than one.
+    Shows the smallest batch size with which more ranks are faster than one, and compares ways to
+    split a transformer: ZeRO-1 to 3, tensor, pipeline and ring parallelism.
     docs/scaling.md describes the models.
 
     [dim]gradsync scale --plot scaling.png[/]     this machine, and the small CNN
     [dim]gradsync scale --mine[/]                 your own averager and DDP, on 2 ranks
+    [dim]gradsync scale --transformer 12 768 1024[/]
+                                          this machine, and a larger transformer
     [dim]gradsync scale --nccl-tests 16.txt --parameters 124000000 --sample-ms 9[/]
                                           a cluster, and your own model
     """
@@ -88,7 +100,9 @@ def scale_command(
         _refuse_beside_mine(context)
         _compare(json_file)
         return
-    result = _study(nccl_tests or [], batch_size, parameters, sample_ms)
+    if transformer is not None and min(transformer) < 1:
+        raise UnusableInput("--transformer needs three numbers of at least 1.")
+    result = _study(nccl_tests or [], batch_size, (parameters, sample_ms, transformer))
     from gradsync.scale.tables import tables
 
     _show(tables(result))
@@ -115,19 +129,21 @@ def _refuse_beside_mine(context: typer.Context) -> None:
 
 
 def _study(
-    files: list[Path], batch_size: int, parameters: int | None, sample_ms: float | None
+    files: list[Path],
+    batch_size: int,
+    simulated: tuple[int | None, float | None, tuple[int, int, int] | None],
 ) -> Study:
     from gradsync.scale.nccl_tests import read_nccl_tests
 
     timings = read_nccl_tests(files)  # reports a bad file before torch is imported
     from gradsync.scale.measuring import Plan
-    from gradsync.scale.study import study_cluster, study_machine
+    from gradsync.scale.study import Simulated, study_cluster, study_machine
 
+    model = Simulated(*simulated)
     with activity() as shown:
         if timings:
-            return study_cluster(timings, batch_size, parameters, sample_ms, shown.show)
-        cores = available_cores()
-        return study_machine(Plan(), cores, batch_size, parameters, sample_ms, shown.show)
+            return study_cluster(timings, batch_size, model, shown.show)
+        return study_machine(Plan(), available_cores(), batch_size, model, shown.show)
 
 
 def _compare(json_file: Path | None) -> None:

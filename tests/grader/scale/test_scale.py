@@ -13,7 +13,7 @@ from gradsync.scale.costs import Compute, Network
 from gradsync.scale.fitting import Timing
 from gradsync.scale.measuring import Plan
 from gradsync.scale.strategies import Workload
-from gradsync.scale.study import Fit, study, study_machine
+from gradsync.scale.study import Fit, Simulated, study, study_machine
 from gradsync.scale.tables import bytes_shown, shown, tables
 
 SMALL = Plan(
@@ -22,6 +22,7 @@ SMALL = Plan(
     fitted_ranks=(2,),
     other_ranks=(3,),
     fitted_batches=(4, 16),
+    fitted_sequences=(1, 2),
     fitted_steps=(8,),
     other_steps=(4,),
     rounds=1,
@@ -49,7 +50,7 @@ def run(*arguments):
 def test_this_machine_is_measured_and_predicted():
     subjects = []
 
-    found = study_machine(SMALL, 2, 64, None, None, subjects.append)
+    found = study_machine(SMALL, 2, 64, Simulated(), subjects.append)
 
     assert "measuring compute, round 1 of 1" in subjects
     assert [prediction.count for prediction in found.fit.predictions] == [1, 4, 3]
@@ -58,6 +59,8 @@ def test_this_machine_is_measured_and_predicted():
     text = text_of(found)
     assert "Training steps of the small CNN on this machine" in text
     assert "all-reduce, ranks that were not fitted" in text
+    assert "A transformer of 4 layers, width 128, 3 MiB of parameters, on 4 ranks" in text
+    assert found.transformer.compute.per_sample > 0
 
 
 def text_of(study):
@@ -76,7 +79,7 @@ def forecast():
 
     def make(load=0.0, **compute):
         workload = Workload(Compute(0.0, 1e-3, **compute), 10 * 2**20)
-        return replace(study("gloo on this machine", fit, workload, workload, 64), load=load)
+        return replace(study("gloo on this machine", fit, workload, workload, None, 64), load=load)
 
     return make
 
@@ -108,6 +111,33 @@ def test_a_cluster_and_a_model_are_forecast(cluster, tmp_path):
     assert {forecast["ranks"] for forecast in figures["forecasts"]} >= {1, 2, 1024}
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "2 ranks are slower than 1" in done.stdout or "2 ranks are faster" in done.stdout
+    assert figures["splits"] == []
+    assert "Pass --transformer LAYERS WIDTH TOKENS" in done.stdout
+
+
+@pytest.mark.slow
+def test_ways_to_split_a_transformer_are_compared(cluster, tmp_path):
+    as_json, plot = tmp_path / "scale.json", tmp_path / "scale.png"
+    model = ("--transformer", 12, 768, 1024, "--sample-ms", 9)
+
+    done = run("--nccl-tests", cluster, *model, "--json", as_json, "--plot", plot)
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(as_json.read_text())
+    assert figures["workload"]["gradients"] == 4 * 12 * 12 * 768**2
+    cells = {(split["way"], split["ranks"]): split["cost"] for split in figures["splits"]}
+    data, zero = (cells[way, 8]["states"] for way in ("data parallel", "ZeRO-3"))
+    assert zero == pytest.approx(data / 8 + data / 4 / 12)  # and one whole layer
+    assert ("pipeline", 16) not in cells
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "A transformer of 12 layers, width 768" in done.stdout
+
+
+def test_a_transformer_without_layers_is_refused():
+    done = run("--transformer", 0, 768, 1024)
+
+    assert done.returncode == 2
+    assert "--transformer needs three numbers of at least 1." in done.stderr
 
 
 def test_a_file_that_is_not_of_nccl_tests_is_refused(tmp_path):
@@ -134,6 +164,7 @@ def test_a_missing_folder_is_reported_before_anything_is_measured(tmp_path):
         ("--batch-size", 64),  # even the default, which would not change anything
         ("--parameters", 1000),
         ("--sample-ms", 3),
+        ("--transformer", 1, 64, 8),
         ("--nccl-tests", "16.txt"),
     ],
 )
