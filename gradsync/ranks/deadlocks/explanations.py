@@ -78,6 +78,7 @@ MISMATCHES = {
 }
 
 
+BACKWARD = "backward"  # the method of a `torch.autograd.Function`
 PASSED = ("roots", "reductions", "lists")  # the calls themselves are the same
 
 
@@ -340,11 +341,26 @@ def _misfit(sender: Call, receiver: Call, operation: Operation) -> Failure:
     text = (
         f"The ranks call {numbered_text(sender)} with sizes that do not match. Rank {sender.rank} "
         f"sends {sent} x {sender.collective.dtype} to {whom}{_at(sender)}. Rank {receiver.rank} "
-        f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. The size "
-        "that one rank sends must be the size that the other rank expects from it."
+        f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. "
+        f"{_misfit_cause(sender, receiver)}"
     )
     ranks = {sender.rank, receiver.rank}
     return _mismatched(operation, "shape-mismatch", ranks, text, [sender, receiver])
+
+
+def _misfit_cause(sender: Call, receiver: Call) -> str:
+    """Return what must be true of both calls, which may be at different places."""
+    one, other = sender.collective, receiver.collective
+    if (one.where, one.callers) == (other.where, other.callers):
+        return "The size that one rank sends must be the size that the other rank expects from it."
+    text = "These are different calls: all ranks must make the same calls in the same order."
+    forward = [call.rank for call in (sender, receiver) if BACKWARD not in call.collective.callers]
+    if len(forward) == 1:
+        text += (
+            f" Rank {forward[0]} is not in the backward pass. There, autograd makes a call only if "
+            "the loss depends on what the call in forward returned, even if that was empty."
+        )
+    return text
 
 
 def _mismatched(

@@ -171,6 +171,38 @@ def test_a_rank_whose_message_to_itself_has_the_wrong_size_is_named(failure_of):
     assert "Rank 1 sends 2 x float32 to itself" in failure.diagnosis.explanation
 
 
+class Swap(torch.autograd.Function):
+    """An all-to-all in forward and in backward."""
+
+    @staticmethod
+    def forward(_, rows):
+        return swapped(rows)
+
+    @staticmethod
+    def backward(_, grad):
+        return swapped(grad)
+
+
+def swapped(rows):
+    arrived = torch.empty_like(rows)
+    dist.all_to_all_single(arrived, rows.contiguous())
+    return arrived
+
+
+def test_a_rank_whose_backward_makes_no_all_to_all_is_named(failure_of):
+    def leave_out(rank):
+        rows = torch.ones(4, requires_grad=True)
+        arrived = Swap.apply(rows)
+        (rows if rank == 1 else arrived).sum().backward()
+        swapped(torch.ones(2))
+
+    failure = failure_of(leave_out, 2)
+
+    text = failure.diagnosis.explanation
+    assert "These are different calls" in text
+    assert "Rank 1 is not in the backward pass." in text
+
+
 @pytest.mark.parametrize("absent", range(4))
 @pytest.mark.parametrize(
     "collective",
