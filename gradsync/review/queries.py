@@ -43,6 +43,7 @@ _MACHINES = (
     r"n_?nodes|num_(nodes|machines)|(node|machine)_rank|NODE_RANK|SLURM_|GROUP_RANK|\.nodes\b|OMPI_|"
     r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
 )
+_LOCALHOST = r"localhost|127\.0\.0\.1|standalone"
 _ADDRESS = r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
 _WITH_BATCH_NORM = re.compile(
     r"^torchvision\.models\..*(resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$)"
@@ -229,6 +230,15 @@ def batch_norms(program: Program) -> list[Step]:
 def on_several_machines(program: Program) -> bool:
     """Return whether a program mentions machines, so that its ranks may be on several of them."""
     return mentions(program, _MACHINES)
+
+
+def any_number_of_machines(program: Program) -> bool:
+    """Return whether the ranks may be on several machines because nothing in the script says no.
+
+    If the script does not pass a rank to the process group, its launcher decides on the machines.
+    """
+    by_launcher = not program.parent and any("rank" not in s.kwargs for s in program.starts)
+    return on_several_machines(program) or (by_launcher and not mentions(program, _LOCALHOST))
 
 
 def share_files(program: Program) -> bool:

@@ -10,9 +10,9 @@ from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step, Value
 from gradsync.review.queries import (
+    any_number_of_machines,
     argument_node,
     mentions,
-    on_several_machines,
     share_files,
     surely_on_every_rank,
 )
@@ -66,7 +66,7 @@ def rank_as_device(program: Program) -> Iterator[Hit]:
                 step,
                 "This is the rank among all ranks. With several machines, the ranks of the second "
                 "machine get numbers of GPUs that it does not have.",
-                sure=on_several_machines(program),
+                sure=any_number_of_machines(program),
             )
             return
 

@@ -12,6 +12,7 @@ from gradsync.review.flow.values import LOCAL, SHARE, Thing, Value
 from gradsync.review.queries import (
     JOIN,
     all_ranks_meet,
+    any_number_of_machines,
     classes_in,
     constant,
     has_mesh,
@@ -245,7 +246,6 @@ def _evens_out(part: ast.AST) -> bool:
     topic="each rank has its own samples",
     remedy="Pass the rank among all ranks: `dist.get_rank()`, or RANK instead of LOCAL_RANK.",
     applies=any_part,
-    kind="possible mistake",
 )
 def local_rank_as_rank(program: Program) -> Iterator[Hit]:
     """Find local ranks that are used as the rank among all ranks."""
@@ -259,6 +259,7 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The sampler gets the local rank, which counts from 0 on each machine: on several "
                 "machines, some ranks read the same samples, and other samples are never read.",
+                sure=any_number_of_machines(program),
             )
     for step in program.starts:
         rank = step.kwargs.get("rank")
@@ -267,4 +268,5 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 step,
                 "The process group gets the local rank, which counts from 0 on each machine: on "
                 "several machines, two processes have the same rank, and the start hangs.",
+                sure=False,
             )

@@ -413,6 +413,17 @@ model = nn.Linear(2, 1).cuda()
 model.load_state_dict(torch.load(f"part-{dist.get_rank()}.pt"))
 DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
 """,
+    "DDP036: all ranks are on one machine": """
+os.environ["MASTER_ADDR"] = "localhost"
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+DistributedDataParallel(nn.Linear(2, 1).cuda())(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP007: the group counts the ranks of one machine, too": """
+local_rank = int(os.environ["LOCAL_RANK"])
+dist.init_process_group("nccl", rank=local_rank, world_size=torch.cuda.device_count())
+share = DistributedSampler(data, torch.cuda.device_count(), local_rank)
+""",
     "DDP036: the number of a GPU is computed": """
 dist.init_process_group("nccl")
 many = int(os.environ["GPUS"])

@@ -171,6 +171,18 @@ class Trainer:
 Trainer()
 """,
     ),
+    "the number of a GPU under a launcher that may start several machines": (
+        "DDP036",
+        'dist.init_process_group("nccl")\ntorch.cuda.set_device(dist.get_rank())\n' + MODEL + STEP,
+    ),
+    "a sampler that counts on one machine, in a group that counts on all": (
+        "DDP007",
+        BEGIN
+        + """
+local_rank = int(os.environ["LOCAL_RANK"])
+share = DistributedSampler(data, torch.cuda.device_count(), local_rank)
+""",
+    ),
     "an endless generator of batches": (
         "DDP005",
         """
