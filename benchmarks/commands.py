@@ -21,7 +21,7 @@ def figures() -> Iterator[Figure]:
     course = find_course()
     with tempfile.TemporaryDirectory() as folder:
         copy = _solved_copy(course, Path(folder) / "course")
-        yield _limited("gradsync --help", copy, ["--help"], 0.3)
+        yield _limited("gradsync --help", copy, ["--help"], 0.2)
         for phase in course.phases:
             yield _slowest_check(course, phase, copy)
             yield _limited(f"gradsync check {phase}", copy, ["check", phase], 10)

@@ -13,14 +13,12 @@ from types import ModuleType
 
 import jinja2
 import typer.cli
-import typer.main
 
 import gradsync
 import gradsync.cases
 import gradsync.notebook
 import gradsync.testing
-from gradsync.cli import every_command  # noqa: F401 - registers the commands
-from gradsync.cli.app import app
+from gradsync.cli.app import COMMANDS, app, complete
 from gradsync.course.catalogue import Course
 from gradsync.course.codes import Meaning, meanings
 from gradsync.records import FIRST_PHASE
@@ -79,12 +77,12 @@ def _codes(course: Course) -> Iterator[tuple[str, str]]:
 
 
 def _commands() -> Iterator[tuple[str, str]]:
-    group = typer.main.get_command(app)
-    context = group.context_class(group, info_name="gradsync")
-    for name, command in group.commands.items():
+    for name in COMMANDS:
+        command = complete(name)
+        context = command.context_class(command, info_name=f"gradsync {name}")
         text = typer.cli.get_docs_for_click(obj=command, ctx=context, name=f"gradsync {name}")
         yield name, _examples_as_code(text)
-    pages = {name: command.get_short_help_str(200) for name, command in group.commands.items()}
+    pages = {name: place.summary for name, place in COMMANDS.items()}
     yield "index", _rendered("index", title="Commands", text=app.info.help, pages=pages)
 
 

@@ -1,7 +1,7 @@
 """The command line: `gradsync check`, `hint`, `explain`, `grade`, `demo`, `trace`, `doctor`, ...
 
-Each module registers its commands with `app`. `exit_status` runs them, and turns each outcome
-of a command into an exit status.
+`app` lists the commands. `exit_status` runs the application, and turns each outcome of a command
+into an exit status.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ def main() -> None:
     if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
         _import_torch_for_ranks()
     try:
-        from gradsync.cli import every_command, exit_status  # noqa: F401 - registers the commands
+        from gradsync.cli import exit_status
+
+        status = exit_status.run()
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("gradsync"):
             raise
         print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
-        sys.exit(2)
-    sys.exit(exit_status.run())
+        status = 2
+    sys.exit(status)
 
 
 def _import_torch_for_ranks() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import traceback
 
-from gradsync.cli.app import NO_SANDBOX, TEACHING, app
+from gradsync.cli.app import TEACHING, app
+from gradsync.cli.shared import NO_SANDBOX
 from gradsync.course.catalogue import CourseError, find_course
-from gradsync.course.release.update import MANIFEST
 from gradsync.errors import GraderError, SandboxError, UnusableInput
 
 UNUSABLE_ARGUMENTS = 2
@@ -28,6 +28,8 @@ def run() -> int:
         return _failed(GRADER_FAILED, f"There is no sandbox for submissions. {problem} {UNSAFE}")
     except (GraderError, OSError) as problem:
         return _failed(GRADER_FAILED, f"The grader itself failed: {problem}")
+    except ModuleNotFoundError:
+        raise  # `main` reports which package is missing
     except Exception:  # noqa: BLE001 - an error of the grader must not look like a grade
         traceback.print_exc()
         return _failed(
@@ -43,14 +45,14 @@ def _hide_what_does_not_apply() -> None:
     The others still run: some of them need no course at all.
     """
     try:
-        root = find_course().root
+        course = find_course()
     except CourseError:
         return
-    hidden = {TEACHING} if (root / MANIFEST).is_file() else set()
+    hidden = {TEACHING} if course.is_release else set()
     for command in app.registered_commands:
         command.hidden = command.rich_help_panel in hidden
         if command.name == "solution":
-            command.hidden = not (root / "solutions").is_dir()
+            command.hidden = not (course.root / "solutions").is_dir()
 
 
 def _failed(status: int, text: str) -> int:

@@ -22,6 +22,7 @@ from gradsync.text import listed
 
 Audience = Literal["visible", "hidden"]
 EXERCISES_FILE = "exercises.toml"
+MANIFEST = ".gradsync-release.json"  # in a learner's copy
 LEARNERS = (
     "These tests give the points, and are not part of a learner's copy. Run `gradsync check` to "
     "test your work with the visible tests."
@@ -142,6 +143,11 @@ class Course:
                 raise CourseError(f"{missing}. {LEARNERS}")
             raise CourseError(f"{missing}: {folder} is missing.")
         return folder
+
+    @property
+    def is_release(self) -> bool:
+        """Return whether this is a learner's copy, which `gradsync update` can update."""
+        return (self.root / MANIFEST).is_file()
 
     @property
     def support(self) -> Path:

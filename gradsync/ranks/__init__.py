@@ -9,14 +9,14 @@ run failed. `fast` contains optimisations, which only save time.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
-from gradsync.ranks.host.launchers.choice import get_launcher, lacking
-from gradsync.ranks.host.launchers.launcher import LauncherError
-from gradsync.ranks.protocol.faults import kill, slow
-
 if TYPE_CHECKING:
+    from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
+    from gradsync.ranks.host.launchers.choice import get_launcher, lacking
+    from gradsync.ranks.host.launchers.launcher import LauncherError
+    from gradsync.ranks.protocol.faults import kill, slow
     from gradsync.ranks.run import run_ranks
 
 __all__ = [
@@ -29,12 +29,20 @@ __all__ = [
     "run_ranks",
     "slow",
 ]
+_MODULES = {
+    "LauncherError": "host.launchers.launcher",
+    "RankFailure": "failures.rank_failure",
+    "RankWarning": "failures.rank_failure",
+    "get_launcher": "host.launchers.choice",
+    "kill": "protocol.faults",
+    "lacking": "host.launchers.choice",
+    "run_ranks": "run",
+    "slow": "protocol.faults",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the rest of the trusted side when it is first used: it needs numpy."""
-    if name == "run_ranks":
-        from gradsync.ranks import run
-
-        return run.run_ranks
+    """Import a part of the engine when it is first used: other rooms need a small module of it."""
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

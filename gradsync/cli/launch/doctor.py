@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.finding import Finding
 
 MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
 
 
-@app.command(name="doctor", rich_help_panel=LEARNING)
 def doctor_command(
     launch: Annotated[
         bool, typer.Option("--launch", help="Check the requirements of training on several ranks.")

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from enum import Enum
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 
-from gradsync.cli.app import ENGINEERING, app, say
+from gradsync.cli.shared import say
 from gradsync.errors import UnusableInput
+from gradsync.review import review, sarif
+from gradsync.review.catalogue import RULES, page, selected
+from gradsync.review.checklist import checklist
+from gradsync.review.findings import Rule
+from gradsync.review.reviewing import Review
 from gradsync.text import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gradsync.review.findings import Rule
-    from gradsync.review.reviewing import Review
 
 FOUND = 1
 UNUSABLE = 2
@@ -34,7 +36,6 @@ class Format(str, Enum):
     sarif = "sarif"
 
 
-@app.command(name="review", rich_help_panel=ENGINEERING)
 def review_command(
     files: Annotated[
         list[Path] | None,
@@ -72,9 +73,6 @@ def review_command(
         return
     if not files:
         raise UnusableInput("Name the scripts to review, as in `gradsync review train.py`.")
-    from gradsync.review import review
-    from gradsync.review.catalogue import selected
-
     rules = selected(select)
     paths = _python_files(files)
     if fix:
@@ -141,10 +139,6 @@ def _fix(paths: Sequence[Path], rules: Sequence[Rule]) -> None:
 
 
 def _print_sarif(found: Review, rules: Sequence[Rule]) -> None:
-    from importlib.metadata import version
-
-    from gradsync.review import sarif
-
     print(sarif.render(found, rules, version("gradsync")))
 
 
@@ -162,8 +156,6 @@ def _print_text(found: Review, rules: Sequence[Rule], *, statistics: bool) -> No
 
 def _print_summary(found: Review, rules: Sequence[Rule]) -> None:
     """Print the checklist to stderr, and for several files the number of findings of each rule."""
-    from gradsync.review.checklist import checklist
-
     summary = Console(stderr=True, highlight=False)
     if not found.distributed:
         summary.print("No distributed training was found in these files.")
@@ -206,10 +198,6 @@ def _show_page(code: str) -> None:
     Raises:
         UnusableInput: if there is no rule with this code.
     """
-    from rich.markdown import Markdown  # imports many modules that no other command needs
-
-    from gradsync.review.catalogue import RULES, page
-
     titles = {rule.code: _titled(rule) for rule in RULES}
     wanted = code.strip().upper()
     if wanted == EVERY.upper():

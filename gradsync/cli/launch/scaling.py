@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from gradsync.cli.activity import activity
-from gradsync.cli.app import ENGINEERING, app
 from gradsync.cores import available_cores
 from gradsync.course.catalogue import find_course
 from gradsync.errors import UnusableInput
@@ -68,7 +67,6 @@ Mine = Annotated[
 ]
 
 
-@app.command(name="scale", rich_help_panel=ENGINEERING)
 def scale_command(
     context: typer.Context,
     json_file: Json = None,

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gradsync.cli.app import LEARNING, app, say
+from gradsync.cli.shared import say
 from gradsync.cores import available_cores
 from gradsync.course.catalogue import Course, CourseError, find_course
-from gradsync.launch import placement
+from gradsync.launch import finished, placement
 from gradsync.launch.placement import LaunchError, Master
 from gradsync.launch.settings import Settings
 from gradsync.text import counted, listed
@@ -70,7 +70,6 @@ TestLinks = Annotated[
 ]
 
 
-@app.command(name="train", rich_help_panel=LEARNING)
 def train_command(
     phase_file: PhaseFile = None,
     nproc: Nproc = None,
@@ -184,8 +183,6 @@ def _is_complete(settings: Settings, *, is_master: bool) -> bool:
     Raises:
         LaunchError: the folder has a complete run with different settings, or of other files.
     """
-    from gradsync.launch import finished
-
     if settings.fresh or not finished.is_finished(settings):
         return False
     finished.check(settings, same_trainer=is_master)
@@ -220,8 +217,6 @@ def _prepare(settings: Settings) -> None:
     Raises:
         LaunchError: the folder has an interrupted run with different settings.
     """
-    from gradsync.launch import finished
-
     settings.out.mkdir(parents=True, exist_ok=True)
     if settings.fresh:
         finished.remove(settings)

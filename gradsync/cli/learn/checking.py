@@ -14,11 +14,14 @@ from typing import Annotated
 import typer
 
 from gradsync.cli.activity import activity
-from gradsync.cli.app import LEARNING, Seed, app, say, show
+from gradsync.cli.shared import Seed, say, show
 from gradsync.course.catalogue import Audience, Course, Exercise, find_course
 from gradsync.course.codes import meanings
+from gradsync.grading.grade import grade
+from gradsync.grading.store import draw_seed
 from gradsync.records import Report
 from gradsync.reports import progress, summary, terminal
+from gradsync.review.explaining import explained
 from gradsync.submission import read_submission
 from gradsync.text import listed
 
@@ -39,7 +42,6 @@ class Interrupt:
         signal.default_int_handler(number, frame)
 
 
-@app.command(name="check", rich_help_panel=LEARNING)
 def check_command(
     exercise: Annotated[
         str | None,
@@ -96,8 +98,6 @@ def _check(
     course: Course, audiences: Sequence[Audience], asked: Asked, *, seed: int | None
 ) -> bool:
     """Run the tests and show the reports; return whether all shown tests passed."""
-    from gradsync.grading.store import draw_seed  # imports packages that `--help` does not need
-
     done = passed = True  # done: all tests of the previous phase passed
     whole = "hidden" in audiences
     for phase, chosen in asked.items():
@@ -158,8 +158,6 @@ def run_tests(
         audiences: whose tests to run.
         seed: the seed of the tests' random inputs.
     """
-    from gradsync.grading.grade import grade
-
     names = [one.name if len(course.named(one.name)) == 1 else one.id for one in chosen]
     words = ["gradsync check", *names, *["--all"] * ("hidden" in audiences)]
     with activity() as now:
@@ -194,8 +192,6 @@ def _explained(report: Report, root: Path) -> Report:
     """Add the findings of `gradsync review` to tests that do not pass."""
     if all(verdict.status == "passed" for verdict in report.verdicts):
         return report
-    from gradsync.review.explaining import explained
-
     return explained(report, root)
 
 

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.course.codes import Meaning, meanings, of_code
 
@@ -21,8 +21,7 @@ ANY_EXERCISE = "Any exercise"
 PANELS = (("wrong", "red"), ("right", "green"))
 
 
-@app.command(rich_help_panel=LEARNING)
-def explain(
+def explain_command(
     code: Annotated[
         str | None, typer.Argument(help="A code, as a report shows it. Default: all.")
     ] = None,
@@ -82,8 +81,6 @@ def _explained(found: Sequence[Meaning], course: Course | None) -> RenderableTyp
 
 
 def _parts(meaning: Meaning, course: Course | None) -> Iterator[RenderableType]:
-    from rich.syntax import Syntax  # imports pygments, which no other command needs
-
     yield Text(f"\n{meaning.exercise or 'in any exercise'}", "bold")
     yield Text(meaning.cause)
     if meaning.symptom:

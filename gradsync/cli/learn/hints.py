@@ -8,13 +8,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.cli.learn.naming import one_named
 from gradsync.course.catalogue import CourseError, find_course
 
 
-@app.command(rich_help_panel=LEARNING)
-def hint(
+def hint_command(
     exercise: Annotated[
         str | None, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
     ] = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gradsync.cli.app import say
+from gradsync.cli.shared import say
 from gradsync.course.catalogue import Course, Exercise
 
 

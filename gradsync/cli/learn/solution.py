@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console, RenderableType
 from rich.panel import Panel
+from rich.syntax import Syntax
 from rich.table import Table
 
-from gradsync.cli.app import LEARNING, app, say
 from gradsync.cli.learn.checking import run_tests
 from gradsync.cli.learn.naming import one_named
+from gradsync.cli.shared import say
 from gradsync.course.catalogue import Audience, Course, Exercise, find_course
-
-if TYPE_CHECKING:
-    from gradsync.records import Report
+from gradsync.course.own_and_ours import own_and_ours
+from gradsync.grading.store import draw_seed
 
 WIDE = 150  # columns of a terminal in which both fit beside each other
 
 
-@app.command(name="solution", rich_help_panel=LEARNING)
 def solution_command(
     exercise: Annotated[
         str, typer.Argument(help="The exercise's name, as `gradsync check` shows it.")
@@ -34,8 +33,6 @@ def solution_command(
     [dim]gradsync solution EXERCISE[/]             after your own passes
     [dim]gradsync solution EXERCISE --anyway[/]    before that
     """
-    from gradsync.course.own_and_ours import own_and_ours
-
     course = find_course()
     chosen = one_named(course, exercise, "solution")
     own, ours = own_and_ours(course, chosen)
@@ -47,11 +44,9 @@ def solution_command(
 
 def _passes(course: Course, exercise: Exercise) -> bool:
     """Return whether all tests of an exercise pass; if not, say so."""
-    from gradsync.grading.store import draw_seed
-
     has_hidden = exercise.phase in course.graded_phases("hidden")
     audiences: list[Audience] = ["visible", "hidden"] if has_hidden else ["visible"]
-    report: Report = run_tests(course, exercise.phase, [exercise], audiences, draw_seed())
+    report = run_tests(course, exercise.phase, [exercise], audiences, draw_seed())
     passed = sum(verdict.status == "passed" for verdict in report.verdicts)
     if passed == len(report.verdicts):
         return True
@@ -64,8 +59,6 @@ def _passes(course: Course, exercise: Exercise) -> bool:
 
 def _beside(own: str, ours: str, *, wide: bool) -> RenderableType:
     """Return both sources, side by side or one above the other."""
-    from rich.syntax import Syntax  # imports pygments, which few commands need
-
     table = Table.grid(expand=True, padding=(0, 1, 0, 0))
     panels = [
         Panel(

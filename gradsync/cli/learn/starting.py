@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.cli.learn.updating import show_change
 from gradsync.course.catalogue import find_course
+from gradsync.course.release.publish import publish
 from gradsync.ranks.protocol.user_files import PACKAGE
 from gradsync.text import counted
 
 
-@app.command(rich_help_panel=LEARNING)
-def start(
+def start_command(
     folder: Annotated[Path, typer.Argument(help="The new folder, or an older copy to update.")],
 ) -> None:
     """Copy the course to a folder of your own, with its tests and solutions.
@@ -24,8 +23,6 @@ def start(
 
     [dim]gradsync start my-course[/]
     """
-    from gradsync.course.release.publish import publish  # imports jinja2, which few commands need
-
     course = find_course(PACKAGE, carried=True)  # of gradsync, not of the working folder
     published = publish(course, folder, None, archive=False, self_study=True)
     show_change(folder, published.change)

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import find_course
+from gradsync.grading.suite.verdicts import MissingFile
+from gradsync.grading.tracing import trace
 from gradsync.submission import SubmissionError, read_submission
 
 UNFINISHED = "No trace was written. `gradsync check` shows what to write next."
 
 
-@app.command(name="trace", rich_help_panel=LEARNING)
 def trace_command(
     submission: Annotated[
         Path | None, typer.Argument(help="A submission. Default: your own files.")
@@ -38,10 +38,6 @@ def trace_command(
     [dim]gradsync trace ada.zip --ranks 4[/]      the trainer of phase 1 in ada.zip, on 4 ranks
     [dim]gradsync trace --phase 3 --pipeline[/]   the schedule of your pipeline, and its bubble
     """
-    # These import jinja2, numpy and pytest, which other commands do not need.
-    from gradsync.grading.suite.verdicts import MissingFile
-    from gradsync.grading.tracing import trace
-
     course = find_course()
     chosen = course.phases[0] if phase is None else course.phase(phase)
     if submission is not None and not submission.exists():

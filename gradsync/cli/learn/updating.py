@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import LEARNING, app
 from gradsync.course.catalogue import find_course
+from gradsync.course.release.newer import update_from
+from gradsync.course.release.update import Change
 from gradsync.text import counted
 
-if TYPE_CHECKING:
-    from gradsync.course.release.update import Change
 
-
-@app.command(name="update", rich_help_panel=LEARNING)
 def update_command(
     release: Annotated[
         Path, typer.Argument(exists=True, help="The newer release: a .zip, or its folder.")
@@ -28,8 +25,6 @@ def update_command(
 
     [dim]gradsync update ~/Downloads/ddp-course.zip[/]
     """
-    from gradsync.course.release.newer import update_from
-
     root = find_course().root
     change = update_from(root, release)
     show_change(root, change)

@@ -7,15 +7,14 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import TEACHING, app
 from gradsync.cli.learn.updating import show_change
 from gradsync.course.catalogue import find_course
 from gradsync.course.guides import guides
+from gradsync.course.release.publish import publish
 from gradsync.course.templates import templates
 from gradsync.text import counted, listed
 
 
-@app.command(name="release", rich_help_panel=TEACHING)
 def release_command(
     out: Annotated[Path, typer.Argument(help="The folder of the learners' copy.")],
     archive: Annotated[bool, typer.Option("--zip", help="Also write the copy to OUT.zip.")] = False,
@@ -36,8 +35,6 @@ def release_command(
     [dim]gradsync release ../ddp-course --phase 1 --zip[/]  phase 1 only, and an archive of it
     [dim]gradsync release ../my-course --self-study[/]   everything, to study alone
     """
-    from gradsync.course.release.publish import publish  # imports jinja2, which few commands need
-
     course = find_course(carried=True)
     chosen = None if phase is None else course.phase(phase)
     published = publish(course, out, chosen, archive=archive, self_study=self_study)
@@ -47,7 +44,6 @@ def release_command(
         print(published.archive)
 
 
-@app.command(name="templates", rich_help_panel=TEACHING)
 def templates_command(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail if a file is out of date.")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,19 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from gradsync.cli.activity import activity
-from gradsync.cli.app import say, show
+from gradsync.cli.shared import say, show
 from gradsync.course.catalogue import Course
 from gradsync.errors import BROKEN, GraderError, UnusableInput
+from gradsync.grading.classes.entries import Entry
+from gradsync.grading.classes.grade_class import Execution, Outcome, grade_class
+from gradsync.grading.classes.merging import read_shard, shared_seed
+from gradsync.grading.classes.regrading import change_line
+from gradsync.grading.fingerprint import course_digests
+from gradsync.grading.pages import Written, missing_text
+from gradsync.grading.processes.jobs import default_jobs, parallel_tests
+from gradsync.grading.store import CHANGES, CLASS_PAGE, GRADEBOOK
+from gradsync.grading.tasks import Perform, here, in_processes
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
 from gradsync.text import counted
-
-if TYPE_CHECKING:
-    from gradsync.grading.classes.entries import Entry
-    from gradsync.grading.classes.grade_class import Execution, Outcome
-    from gradsync.grading.pages import Written
-    from gradsync.grading.tasks import Perform
 
 LATEST = 5  # scores in the live display
 SHOWN = 10  # names or changed scores that are listed; more are counted
@@ -59,8 +62,6 @@ def run_class(
     Raises:
         GraderError: the grader failed on some submissions; the others are graded.
     """
-    from gradsync.grading.classes.grade_class import Execution, grade_class
-
     whole = whole or len(entries) == 1
     tally = Tally()
     try:
@@ -103,9 +104,6 @@ def part_of(
     """
     if shard is None:
         return members, seed
-    from gradsync.grading.classes.merging import read_shard, shared_seed
-    from gradsync.grading.fingerprint import course_digests
-
     part = read_shard(shard).part(members)
     if not part:
         raise UnusableInput(f"--shard {shard} is empty: there are only {len(members)} submissions.")
@@ -122,9 +120,6 @@ def choose_executor(
     Raises:
         UnusableInput: there is no such cluster.
     """
-    from gradsync.grading.processes.jobs import default_jobs, parallel_tests
-    from gradsync.grading.tasks import here, in_processes
-
     if cluster is not None:
         try:
             from gradsync.grading.processes.cluster import on_cluster
@@ -160,8 +155,6 @@ class Tally:
         else:
             self.kept += 1
         if outcome.change is not None:
-            from gradsync.grading.classes.regrading import change_line
-
             self.changes.append(change_line(outcome.change))
 
     def following(self, execution: Execution, progress: Progress) -> Execution:
@@ -178,9 +171,6 @@ class Tally:
 
     def show(self, out: Path, *, page: bool) -> None:
         """Print the counts of submissions, the kept lines and the missing people."""
-        from gradsync.grading.pages import missing_text
-        from gradsync.grading.store import CHANGES, CLASS_PAGE, GRADEBOOK
-
         kept = f", {self.kept} unchanged (--fresh grades them again)" if self.kept else ""
         unreadable = f", {self.unreadable} unreadable" * bool(self.unreadable)
         print(f"{out / GRADEBOOK}: {self.graded} graded{unreadable}{kept}")

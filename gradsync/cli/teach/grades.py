@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gradsync.cli.app import TEACHING, Out, app, say
+from gradsync.cli.shared import Out, say
 from gradsync.course.catalogue import find_course
 from gradsync.exporting import Format
+from gradsync.exporting.export import Exported, export
+from gradsync.grading.classes.merging import merge
+from gradsync.grading.pages import missing_text, render_again
+from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
 
-@app.command(name="merge", rich_help_panel=TEACHING)
 def merge_command(
     folders: Annotated[list[Path], typer.Argument(help="Folders of grades, one for each shard.")],
     out: Out = Path("grades"),
@@ -25,10 +28,6 @@ def merge_command(
     [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
     [dim]gradsync merge shard-* --out grades[/]               all parts together
     """
-    from gradsync.grading.classes.merging import merge  # imports pytest
-    from gradsync.grading.pages import missing_text
-    from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
-
     written = merge(folders, find_course(carried=True), out, say)
     print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")
     if written.waiting:
@@ -42,7 +41,6 @@ def merge_command(
     print(out / CLASS_PAGE)
 
 
-@app.command(name="report", rich_help_panel=TEACHING)
 def report_command(
     folder: Annotated[
         Path,
@@ -57,18 +55,11 @@ def report_command(
     [dim]gradsync report week3[/]        all pages, the gradebook and the class page
     [dim]gradsync report week3/ada[/]    the page of one submission
     """
-    from gradsync.grading.pages import render_again  # imports pytest and jinja2
-
     written = render_again(folder, find_course(carried=True), say)
     submissions = counted(written.submissions, "submission")
     print(f"{folder}: {submissions}, {counted(written.pages, 'page')} rendered")
 
 
-if TYPE_CHECKING:
-    from gradsync.exporting.export import Exported
-
-
-@app.command(name="export", rich_help_panel=TEACHING)
 def export_command(
     out: Annotated[
         Path,
@@ -93,8 +84,6 @@ def export_command(
     [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
     [dim]gradsync export week3 --to gradescope --into grader.zip[/]  an autograder to upload
     """
-    from gradsync.exporting.export import export  # imports pytest and jinja2
-
     exported = export(out, find_course(carried=True), to, into, os.environ, anyway=anyway)
     for path in exported.paths:
         print(path)

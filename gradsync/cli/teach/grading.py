@@ -8,10 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from gradsync.cli.app import NO_SANDBOX, TEACHING, Out, Seed, app
+from gradsync.cli.shared import NO_SANDBOX, Out, Seed
 from gradsync.cli.teach.class_run import choose_executor, part_of, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
+from gradsync.grading.classes.entries import entries_at, entry_of, only_of
+from gradsync.grading.imports.bulk import unpacked
+from gradsync.grading.tasks import here
+from gradsync.ranks.sandbox import sandbox
 
 Submissions = Annotated[
     list[Path],
@@ -76,7 +80,6 @@ def repeated(*added: str, unsafe: bool, **given: object) -> str:
     return shlex.join(["gradsync", "grade", *words, *flags])
 
 
-@app.command(name="grade", rich_help_panel=TEACHING)
 def grade_command(
     submissions: Submissions,
     phase: Phase = None,
@@ -102,10 +105,6 @@ def grade_command(
     [dim]gradsync grade class/ --only ada --out week3[/] one submission of it
     [dim]gradsync grade class/ --phase 2 --add-phase --out week3[/]  points of another phase, too
     """
-    from gradsync.grading.classes.entries import entries_at, only_of  # imports pytest
-    from gradsync.grading.imports.bulk import unpacked
-    from gradsync.ranks.sandbox import sandbox
-
     course = find_course(carried=True)
     phases = course.phases_to_grade("hidden", phase)
     add = "--add-phase" if add_phase else ""
@@ -133,15 +132,11 @@ def grade_command(
         )
 
 
-@app.command(rich_help_panel=TEACHING)
-def demo(
+def demo_command(
     out: Out = Path("grades/demo"),
     seed: Seed = None,
 ) -> None:
     """Grade three submissions of one phase: the solution, the template, and one with a mistake."""
-    from gradsync.grading.classes.entries import entry_of
-    from gradsync.grading.tasks import here
-
     course = find_course(carried=True)
     course.phases_to_grade("hidden")
     shown = known_submissions.shown_mistake(course)

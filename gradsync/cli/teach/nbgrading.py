@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from gradsync.cli.app import TEACHING, Seed, app, say
 from gradsync.cli.exit_status import GRADER_FAILED
+from gradsync.cli.shared import Seed, say
 from gradsync.cores import available_cores
 from gradsync.reports.text import amount, printable
 from gradsync.submission import SubmissionError
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gradsync.nbgrader.nbgrade import AutogradeOutcome
 
 
-@app.command(name="nbgrade", rich_help_panel=TEACHING)
 def nbgrade_command(
     course_folder: Annotated[Path, typer.Argument(help="The folder with nbgrader_config.py.")],
     assignment: Annotated[str, typer.Argument(help="The assignment, such as phase1.")],

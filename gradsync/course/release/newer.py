@@ -7,7 +7,8 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from gradsync.course.release.update import MANIFEST, Change, digest, read_manifest, update
+from gradsync.course.catalogue import MANIFEST
+from gradsync.course.release.update import Change, digest, read_manifest, update
 from gradsync.errors import UnusableInput
 
 MAX_FILE = 64 * 2**20  # bytes; the largest file of a release is the wheel

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradsync.course.catalogue import Course, CourseError
+from gradsync.course.catalogue import MANIFEST, Course, CourseError
 from gradsync.course.release.contents import release_files
 from gradsync.course.release.update import (
-    MANIFEST,
     Change,
     Manifest,
     digest,
@@ -67,7 +66,7 @@ def publish(
 
 
 def _check(course: Course, out: Path) -> None:
-    if (course.root / MANIFEST).is_file():
+    if course.is_release:
         raise CourseError(
             f"{course.root} is itself a learners' copy. Run `gradsync release` in the folder of "
             "the complete course."

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradsync.course.catalogue import MANIFEST
 from gradsync.course.whole_files import write_to_disk, write_whole
 from gradsync.errors import UnusableInput
 
-MANIFEST = ".gradsync-release.json"
 STAGING = ".gradsync-release-"  # the beginning of the temporary folder's name
 BESIDE = ".new"  # the extension of a new version beside an edited file
 OWN = (".git", MANIFEST)  # a folder that has only these may become a release

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from gradsync.cli import every_command  # noqa: F401 - registers the commands
 from gradsync.cli.app import app
 from gradsync.errors import UnusableInput
 from gradsync.launch.finished import check_continuation, is_finished, remove

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from learners_copy import CODES, write_whole_course
 
-from gradsync.cli import every_command, exit_status  # noqa: F401 - registers the commands
+from gradsync.cli import exit_status
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.course.codes import meanings
 

@@ -2,7 +2,6 @@
 
 from typer.testing import CliRunner
 
-from gradsync.cli import every_command  # noqa: F401 - registers the commands
 from gradsync.cli.app import app
 
 

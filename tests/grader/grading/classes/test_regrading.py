@@ -9,7 +9,7 @@ from download_samples import METADATA
 from report_samples import report, verdict
 from small_course import EXERCISES, WRONG, write_course, write_submission
 
-from gradsync.cli.app import say
+from gradsync.cli.shared import say
 from gradsync.errors import UnusableInput
 from gradsync.exporting.export import export
 from gradsync.grading import tasks
