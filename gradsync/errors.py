@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+NO_POSIX = (  # a module of the standard library is missing: this is Windows
+    "Ranks need Linux or macOS. On Windows, run `wsl --install`, and use gradsync in this Linux."
+)
 BROKEN = "A test of the course is broken"  # the beginning of such an error's text
 
 

@@ -10,22 +10,27 @@ import atexit
 import gc
 import sys
 
+from gradsync.errors import NO_POSIX
+
 NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
 
 
 def main() -> None:
     """Run the command that this process's arguments name."""
     atexit.register(gc.freeze)  # otherwise Python collects torch's objects, for half a second
-    if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
-        _import_torch_for_ranks()
     try:
+        if sys.argv[1:2] == ["check"] and "--help" not in sys.argv:
+            _import_torch_for_ranks()
         from gradsync.cli import exit_status
 
         status = exit_status.run()
     except ModuleNotFoundError as missing:
-        if (missing.name or "").startswith("gradsync"):
+        module = missing.name or ""
+        if module.startswith("gradsync"):
             raise
-        print(f"gradsync: {missing.name} is not installed. {NEEDED}", file=sys.stderr)
+        is_posix = module not in sys.stdlib_module_names
+        text = f"{module} is not installed. {NEEDED}" if is_posix else NO_POSIX
+        print(f"gradsync: {text}", file=sys.stderr)
         status = 2
     sys.exit(status)
 

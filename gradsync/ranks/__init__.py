@@ -9,8 +9,11 @@ run failed. `fast` contains optimisations, which only save time.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from gradsync.errors import NO_POSIX
 
 if TYPE_CHECKING:
     from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
@@ -43,6 +46,11 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     """Import a part of the engine when it is first used: other rooms need a small module of it."""
-    if name in _MODULES:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    except ModuleNotFoundError as missing:
+        if missing.name in sys.stdlib_module_names:
+            raise ModuleNotFoundError(NO_POSIX, name=missing.name) from None
+        raise
