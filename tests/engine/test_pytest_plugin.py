@@ -1,13 +1,11 @@
 """The engine's pytest plugin in a repository of another project."""
 
-import os
-import pty
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
+from terminal import in_a_terminal
 
 from gradsync.pytest_plugin import own_devices
 
@@ -228,26 +226,6 @@ def test_the_time_limit_comes_from_the_configuration(pytester):
     )
 
     done.assert_outcomes(passed=1)
-
-
-def in_a_terminal(command, answers, folder):
-    """Run a command in a new terminal, give each answer at its prompt, and return the screen."""
-    master, slave = pty.openpty()
-    with subprocess.Popen(
-        command, stdin=slave, stdout=slave, stderr=slave, cwd=folder, start_new_session=True
-    ) as process:
-        os.close(slave)
-        screen, until = "", time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                screen += os.read(master, 4096).decode()
-            except OSError:  # the other end is closed
-                break
-            if answers and answers[0][0] in screen:
-                os.write(master, f"{answers.pop(0)[1]}\n".encode())
-        process.kill()
-    os.close(master)
-    return screen
 
 
 def test_a_rank_can_be_debugged_while_the_others_wait(pytester):
