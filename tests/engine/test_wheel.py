@@ -1,6 +1,7 @@
 """A repository outside of this one tests its package with the wheel, xdist and coverage."""
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -64,14 +65,36 @@ def test_with_the_mark(rank, world_size):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A folder of packages with the contents of the wheel."""
-    wheels, site = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("site")
+def wheel(tmp_path_factory):
+    wheels = tmp_path_factory.mktemp("wheels")
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([sys.executable, *build, "--wheel-dir", str(wheels), str(ROOT)], check=True)
     [wheel] = wheels.glob("gradsync-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """A folder of packages with the contents of the wheel."""
+    site = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(site)
     return site
+
+
+@pytest.mark.slow
+def test_it_is_as_small_as_the_page_on_installation_says(wheel):
+    assert "a wheel of 3 MB" in (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    assert wheel.stat().st_size < 3.5e6
+
+
+@pytest.mark.slow
+def test_its_page_on_pypi_has_no_link_that_needs_the_repository(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        [name] = [name for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+        links = re.findall(r"\]\(([^)]*)\)", packed.read(name).decode())
+
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith("https://")] == []
 
 
 @pytest.mark.slow
