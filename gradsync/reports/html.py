@@ -32,8 +32,10 @@ def render(
         files: the learner's files, of which the lines around each mistake are shown.
         made_from: a digest that the page keeps, to see later whether it is up to date.
     """
-    exercises, problems = summary.exercises(report), summary.problems(report)
-    unfinished = summary.unfinished(report)
+    unreadable = report.status == "unreadable"
+    exercises = summary.exercises(report)
+    problems = [] if unreadable else summary.problems(report)  # a note says what is wrong
+    unfinished = [] if unreadable else summary.unfinished(report)
     verdicts = [verdict for problem in problems for verdict in problem.verdicts]
     verdicts += [exercise.verdicts[0] for exercise in unfinished[:1]]
     wanted = [(guide.path, guide.heading) for guide in map(summary.guide, verdicts) if guide]
@@ -60,7 +62,7 @@ def render(
         read=sections(guides, wanted),
         scripts=["page.js"],
         repeat=summary.repeat_command(report),
-        unreadable=report.status == "unreadable",
+        unreadable=unreadable,
     )
 
 

@@ -277,6 +277,7 @@ def test_an_unreadable_submission_has_no_table():
 
     assert "Nothing could be read, so nothing was graded." in seen.text
     assert "table" not in seen.tags
+    assert "Skip to the first mistake" not in seen.text
 
 
 @pytest.mark.parametrize("hostile", [SCRIPT, '"><img src=x onerror=alert(1)>', "{{ 7 * 7 }}"])
