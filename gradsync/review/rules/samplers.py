@@ -118,12 +118,20 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
     set_there = {thing for step in calls for thing in step.receiver.things}
     for loader, again in training_loops(program):
         sampler = sampler_of(loader.step) if loader.step else None
-        if sampler is None or loader.escaped or not again or loader in set_there:
+        if sampler is None or loader.escaped or not again:
             continue
         for thing in sampler.of_kind("sampler"):
-            if thing.step is None or thing in set_there or thing.escaped:
+            if thing.step is None or thing.escaped:
                 continue
-            if _shuffles(thing):
+            if thing in set_there or loader in set_there:
+                if is_false(thing.step.argument(3, "shuffle")) and thing.of_class is None:
+                    yield at(
+                        next(s for s in calls if s.receiver.things & {thing, loader}),
+                        f"The sampler of line {thing.step.node.lineno} does not shuffle, so this "
+                        "call has no effect: every epoch has the same order and the same batches.",
+                        "Leave `shuffle=False` out of the training sampler.",
+                    )
+            elif _shuffles(thing):
                 yield at(
                     thing.step,
                     "`set_epoch` is never called on this sampler, so every epoch has the same "

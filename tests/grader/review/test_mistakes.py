@@ -183,6 +183,18 @@ local_rank = int(os.environ["LOCAL_RANK"])
 share = DistributedSampler(data, torch.cuda.device_count(), local_rank)
 """,
     ),
+    "a sampler that gets the epoch, but does not shuffle": (
+        "DDP005",
+        BEGIN
+        + MODEL
+        + """
+loader = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+for epoch in range(10):
+    loader.sampler.set_epoch(epoch)
+    for (x,) in loader:
+        model(x).sum().backward()
+""",
+    ),
     "an endless generator of batches": (
         "DDP005",
         """
