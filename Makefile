@@ -9,7 +9,7 @@ AT_ONCE := -n 5  # while the ranks of one test wait, those of another run
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # Jupyter requires it for root
 
 .PHONY: demo test quick-tests test-all test-cluster matrix notebooks bench truth soak kills fuzz \
-  docs lint bubblewrap slurm chromium templates notebook-outputs lock clean
+  docs pictures lint bubblewrap slurm chromium templates notebook-outputs lock clean
 
 demo: .venv/ready  ## grade three submissions and show their reports
 	$(BIN)/gradsync demo
@@ -53,6 +53,9 @@ kills: .venv/ready  ## kill graders of classes at 50 random moments, and 10 work
 
 docs: .venv/ready  ## build the documentation in build/docs; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . build/docs
+
+pictures: .venv/ready chromium  ## take the pictures of the documentation anew
+	$(BIN)/python docs/pictures.py
 
 lint: .venv/ready  ## the checks that pre-commit runs too
 	$(BIN)/ruff format --check .
