@@ -27,6 +27,7 @@ PARTS = (
     "buckets",
     "ring",
     "sharding",
+    "fully_sharded",
     "production",
     "notebooks",
     "nbgrading",

@@ -21,14 +21,16 @@ from benchmarks.figure import in_turns, seconds
 from gradsync.course.catalogue import find_course
 
 
-def on_plain_ranks(function: Callable[..., Any], world_size: int, *arguments: object) -> list[Any]:
+def on_plain_ranks(
+    function: Callable[..., Any], world_size: int, *arguments: object, phase: int = 2
+) -> list[Any]:
     """Call `function(*arguments)` on each rank; return the results, converted to JSON and back.
 
     The ranks are spawned, with one thread each and gloo over the loopback interface, and can
-    import the solutions of phase 2 by their names.
+    import the solutions and the given files of a phase by their names.
     """
     with tempfile.TemporaryDirectory() as folder:
-        spawned = (folder, world_size, function, arguments)
+        spawned = (folder, world_size, phase, function, arguments)
         multiprocessing.spawn(_rank, spawned, nprocs=world_size)
         return [json.loads(_answer(folder, rank).read_text()) for rank in range(world_size)]
 
@@ -58,11 +60,13 @@ def _rank(
     rank: int,
     folder: str,
     world_size: int,
+    phase: int,
     function: Callable[..., Any],
     arguments: tuple[object, ...],
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    sys.path.insert(0, str(find_course().root / "solutions" / "phase2"))
+    root = find_course().root
+    sys.path[:0] = [str(root / "solutions" / f"phase{phase}"), str(root / f"phase{phase}")]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     store = dist.FileStore(str(Path(folder) / "store"), world_size)
