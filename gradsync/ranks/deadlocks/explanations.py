@@ -338,29 +338,33 @@ def _misfit(sender: Call, receiver: Call, operation: Operation) -> Failure:
     whom = f"rank {receiver.rank}" if receiver is not sender else "itself"
     who = f"rank {sender.rank}" if receiver is not sender else "itself"
     sent, expected = portion(sender, receiver.rank), portion(receiver, sender.rank, arriving=True)
+    happened, expected_of_both = _misfit_cause(sender, receiver)
     text = (
-        f"The ranks call {numbered_text(sender)} with sizes that do not match. Rank {sender.rank} "
+        f"The ranks call {numbered_text(sender)} {happened}. Rank {sender.rank} "
         f"sends {sent} x {sender.collective.dtype} to {whom}{_at(sender)}. Rank {receiver.rank} "
         f"expects {expected} x {receiver.collective.dtype} from {who}{_at(receiver)}. "
-        f"{_misfit_cause(sender, receiver)}"
+        f"{expected_of_both}"
     )
     ranks = {sender.rank, receiver.rank}
     return _mismatched(operation, "shape-mismatch", ranks, text, [sender, receiver])
 
 
-def _misfit_cause(sender: Call, receiver: Call) -> str:
-    """Return what must be true of both calls, which may be at different places."""
+def _misfit_cause(sender: Call, receiver: Call) -> tuple[str, str]:
+    """Return how two calls differ, and what must be true of both."""
     one, other = sender.collective, receiver.collective
     if (one.where, one.callers) == (other.where, other.callers):
-        return "The size that one rank sends must be the size that the other rank expects from it."
-    text = "These are different calls: all ranks must make the same calls in the same order."
+        return (
+            "with sizes that do not match",
+            "The size that one rank sends must be the size that the other rank expects from it.",
+        )
+    text = "All ranks must make the same calls in the same order."
     forward = [call.rank for call in (sender, receiver) if BACKWARD not in call.collective.callers]
     if len(forward) == 1:
         text += (
             f" Rank {forward[0]} is not in the backward pass. There, autograd makes a call only if "
             "the loss depends on what the call in forward returned, even if that was empty."
         )
-    return text
+    return "from different places, with sizes that do not match", text
 
 
 def _mismatched(

@@ -199,7 +199,7 @@ def test_a_rank_whose_backward_makes_no_all_to_all_is_named(failure_of):
     failure = failure_of(leave_out, 2)
 
     text = failure.diagnosis.explanation
-    assert "These are different calls" in text
+    assert "from different places, with sizes that do not match" in text
     assert "Rank 1 is not in the backward pass." in text
 
 
