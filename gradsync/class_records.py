@@ -17,6 +17,7 @@ from gradsync.records import CodePrint, GradeStatus, Verdict
 TOTAL = "total"  # the exercise of a correction that is about the final score
 RUBRIC = "rubric"  # the phase of the criteria that staff grade by hand
 ResultStatus = Literal[GradeStatus, "not-graded", "missing"]
+_ROUNDING = 0.005  # points
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +141,10 @@ class Result:
 
     @property
     def is_corrected(self) -> bool:
-        """Whether staff or lateness decide the score, not the tests alone."""
-        has_rubric = any(each.is_criterion for each in self.exercises)
-        return self.score is not None and bool(self.overrides or self.days_charged or has_rubric)
+        """Whether the tests alone don't decide the points, as with lateness or a rubric."""
+        most = sum(test.max_points for test in self.tests)
+        has_more = self.max_score is not None and abs(self.max_score - most) > _ROUNDING
+        return self.score is not None and bool(self.overrides or self.days_charged or has_more)
 
     @property
     def is_changed(self) -> bool:

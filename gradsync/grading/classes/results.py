@@ -127,7 +127,7 @@ class ClassReader:
             if best.score is not None and lacks_time(self.settings.late, best):
                 untimed.append(learner)
             for each in best.exercises:
-                if each.is_waiting and best.status == "graded":
+                if each.is_waiting:
                     by_hand.setdefault(each.exercise, []).append(learner)
             yield best
         self._find_stale(places)
@@ -263,7 +263,10 @@ class ClassReader:
     def _scored(self, result: Result, report: Report) -> Result:
         """Return a result with the points of its report, after overrides and lateness."""
         lines = self._overrides_of(result.submission, result.person)
-        exercises = (*self._exercises(report, lines), *self._criteria(lines))
+        criteria = self._criteria(lines)
+        if report.status == "unreadable":  # there is nothing to grade by hand
+            criteria = (each for each in criteria if each.corrections)
+        exercises = (*self._exercises(report, lines), *criteria)
         self._warn(result.submission, exercises, lines, {test.id for test in report.verdicts})
         tested = {each.id: finite(each.points) for each in summary.exercises(report)}
         added = {each.exercise: each.points - tested.get(each.exercise, 0.0) for each in exercises}
@@ -290,11 +293,7 @@ class ClassReader:
             seed=report.seed,
             prints=report.prints,
             total=total,
-            notes=(
-                *result.notes,
-                *(f"missing: {phase}" for phase in absent),
-                *(f"{each.exercise} is not graded yet" for each in exercises if each.is_waiting),
-            ),
+            notes=(*result.notes, *(f"missing: {phase}" for phase in absent)),
         )
 
     def _exercises(self, report: Report, lines: Sequence[Override]) -> Iterator[ExerciseResult]:

@@ -75,6 +75,12 @@ def test_gradebook_has_the_person_and_when_the_submission_was_handed_in():
     ]
 
 
+def test_gradebook_says_what_staff_have_not_graded_yet():
+    [row] = rows(graded(notes=("late",), exercises=(ExerciseResult("rubric/style", 0.0, 5.0),)))
+
+    assert row["notes"] == "late; rubric/style is not graded yet"
+
+
 def test_gradebook_shows_overrides():
     override = Override("ada", "phase1/double", 2.0, "appeal", "Kim")
 

@@ -100,9 +100,11 @@ def test_lateness_is_shown():
 
 
 def test_a_result_without_corrections_changes_nothing():
-    unchanged = Result("ada", "graded", 2.0, 4.0)
+    graded = report(FAILED)
+    points = graded.score, graded.max_score
+    unchanged = Result("ada", "graded", *points, tests=graded.verdicts)
 
-    assert html.render(report(FAILED), result=unchanged) == html.render(report(FAILED))
+    assert html.render(graded, result=unchanged) == html.render(graded)
 
 
 GUIDE = GuideText(

@@ -223,9 +223,21 @@ def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
     assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
     assert (bob.score, bob.max_score, bob.exercises[-1].is_waiting) == (1.0, 9.0, True)
     assert (ada.is_changed, bob.is_changed) == (True, False)
-    assert (ada.notes, bob.notes) == ((), ("rubric/style is not graded yet",))
     [warning] = folder.read().warnings
     assert warning.startswith("rubric/style is not graded yet for 1 submission: bob.")
+
+
+def test_nobody_has_to_grade_an_unreadable_submission_by_hand(folder):
+    note = "unreadable: it is empty"
+    missing = verdict(exercise="phase1/double", status="missing", points=0.0, max_points=4.0)
+    GradeStore(folder.out).save(report(missing, submission="ada", notes=(note,)))
+    folder.settings("[rubric]", "style = 5")
+
+    seen = folder.read()
+    [ada] = seen.results
+    assert (ada.status, ada.score, ada.max_score) == ("unreadable", 0.0, 9.0)
+    assert [each.exercise for each in ada.exercises] == ["phase1/double"]
+    assert (seen.warnings, ada.is_corrected) == ((), True)  # its page shows the maximum of all
 
 
 def test_a_number_of_a_platform_is_not_taken_for_an_id_of_the_roster(folder):
