@@ -42,8 +42,8 @@ def _difference(first: Observation, seen: Observation) -> Failure | None:
     if not ranks:
         return None
     text = (
-        f"The result depends on the schedule: {ranks_text(ranks)} returned another value than when "
-        "no rank was late."
+        f"The result depends on the schedule: {ranks_text(ranks)} returned another value than in "
+        "schedule 0."
     )
     hint = next((warning for warning in (*seen.warnings, *first.warnings)), None)
     if hint is not None:

@@ -10,8 +10,8 @@ from gradsync.records import Collective, Event
 class Story:
     """Feeds events of ranks to a detector."""
 
-    def __init__(self, world_size):
-        self.detector = DeadlockDetector(world_size)
+    def __init__(self, world_size, **options):
+        self.detector = DeadlockDetector(world_size, **options)
         self.everyone = tuple(range(world_size))
         self.calls = Counter()
 

@@ -41,7 +41,10 @@ Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
 class DeadlockDetector:
     """The state of all ranks, updated with each event."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, in_turns: bool = False) -> None:
+        """Start without calls; with `in_turns`, they reach other ranks in the order of events."""
+        self._in_turns = in_turns
+        self._messages: list[Call] = []  # in turns: sends and receives without a counterpart
         self.over: set[int] = set()  # ranks that will enter no more collectives
         self.idle: set[int] = set()  # those of them that do not run the current cell
         self.left: dict[int, Call] = {}  # ranks that have ended their groups, and how
@@ -151,9 +154,29 @@ class DeadlockDetector:
     def likely(self, without: Set[int] = frozenset()) -> Stuck:
         """Return the ranks that can't continue, unless the data they need is on its way.
 
-        Ranks in `without` count as if they never continued.
+        Ranks in `without` count as if they never continued. They may have set a key of a store.
         """
-        return self._stuck(self._blocked(), sure=False, without=without)
+        blocked = self._blocked()
+        if without:
+            asks = {r for r, calls in blocked.items() if any(call.sets_key for call in calls)}
+            blocked = {rank: calls for rank, calls in blocked.items() if rank not in asks}
+        return self._stuck(blocked, sure=False, without=without)
+
+    def ahead(self) -> set[int]:
+        """Return the ranks that have left a collective before all others have entered it."""
+        calls = (
+            call for operation in self._operations.values() for call in operation.calls.values()
+        )
+        return {call.rank for call in calls if call.left}
+
+    def started(self, rank: int) -> list[int]:
+        """Return the open calls of a rank that all ranks which they need have started."""
+        return [
+            number
+            for (caller, number), call in self._calls.items()
+            if caller == rank and not call.pending and not call.sets_key
+            if not self.missing(call) and call.operation.conflict is None
+        ]
 
     def abandoned(self, ranks: Iterable[int]) -> Stuck:
         """Return those of these ranks whose last call needed ranks that had ended their groups."""
@@ -297,11 +320,18 @@ class DeadlockDetector:
     def _post(self, rank: int, collective: Collective) -> Call:
         group, peer, tag = collective.group, collective.peer, collective.tag
         position, number = self._next(group, rank, collective.op, peer, tag)
+        # Their ends may already be reported: the events of two ranks arrive in any order.
+        self._messages = [call for call in self._messages if call.elsewhere]
+        if peer is None and self._in_turns:
+            peer = self._first_sender(rank, collective)
         if peer is None:
             everyone = frozenset(collective.members) or self._everyone
             operation = Operation(position)
             call = Call(rank, collective, everyone, operation, number, from_anyone=True)
-            self._from_anyone.add(_address(call))
+            if self._in_turns:
+                self._messages.append(call)
+            else:
+                self._from_anyone.add(_address(call))
             operation.calls[rank] = call
             return call
         ends = (rank, peer) if collective.op == "send" else (peer, rank)
@@ -310,6 +340,9 @@ class DeadlockDetector:
         if open_ and rank not in open_[0].calls:
             operation = open_.popleft()
             self._posted[peer] -= 1
+        elif collective.op == "send" and (receive := self._receiver(mail)) is not None:
+            receive.from_anyone, receive.expected = False, frozenset(ends)
+            operation = receive.operation
         else:
             operation = Operation(position)
             open_.append(operation)
@@ -320,7 +353,21 @@ class DeadlockDetector:
         operation.calls[rank] = call
         if (group, ends[1], tag) not in self._from_anyone:  # otherwise the pairs are unknown
             operation.conflict = disagreement([c.collective for c in operation.calls.values()])
+        if self._in_turns:
+            self._messages.append(call)
         return call
+
+    def _first_sender(self, rank: int, collective: Collective) -> int | None:
+        """Return the rank whose message arrived first of those that this recv could receive."""
+        place = collective.group, rank, collective.tag
+        sends = (call.mail for call in self._messages if call.collective.op == "send" and call.mail)
+        return next((m[1] for m in sends if (m[0], m[2], m[3]) == place), None)
+
+    def _receiver(self, mail: Mail) -> Call | None:
+        """Return the first recv from any rank that receives this message, if it is known."""
+        group, _, receiver, tag = mail
+        anyone = (call for call in self._messages if call.from_anyone)
+        return next((call for call in anyone if _address(call) == (group, receiver, tag)), None)
 
     def _next(self, *key: object) -> tuple[int, int]:
         """Return the position of a rank's next call of its kind, and its number in this cell."""
@@ -350,8 +397,8 @@ class LostRanksDetector(DeadlockDetector):
     at_last = proved
 
     def likely(self, without: Set[int] = frozenset()) -> Stuck:
-        """Return none of the ranks, unless some are late: then those that wait."""
-        return self._blocked() if without else {}
+        """Return none of the ranks, unless a schedule asks which ones wait for others."""
+        return super().likely(without) if without else {}
 
     def abandoned(self, ranks: Iterable[int]) -> Stuck:  # noqa: ARG002
         """Return none: a rank may have been lost."""

@@ -6,11 +6,15 @@ Time in which the ranks had no core to run on does not count, or only processor 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from gradsync.ranks.host.launchers.launcher import RankProcesses
 
 WAITING_SECONDS = 1.0  # while all remaining ranks wait for each other and one has failed
 MOST = 10  # times the limit, however busy the machine is
+QUIET_SECONDS = 0.4  # in which ranks that wait report nothing, until no message is on its way
+IDLE_SECONDS = 1.0  # the same for ranks that are not seen to wait
+BUSY_SECONDS = 0.1  # of processor time in these, for a rank that computes
 LOOK_SECONDS = 0.25  # between two measurements of processor time
 
 
@@ -53,6 +57,40 @@ class Grace:
         self._waiting = (self._waiting or Deadline(self._processes, now)) if all_wait else None
         waited = self._waiting is not None and self._waiting.over(WAITING_SECONDS, now)
         return waited or self._since.over(self._seconds, now)
+
+
+class Quiet:
+    """The time in which no rank reports anything, although some of them are not seen to wait."""
+
+    def __init__(self, processes: RankProcesses, now: float) -> None:
+        self._processes = processes
+        self.end(now)
+
+    def end(self, now: float) -> None:
+        """Start again: a rank has reported something."""
+        self._began = now
+        self._since: Deadline | None = None
+        self._ran: dict[int, float] = {}
+        self._busy = 0  # how often they computed in the meantime
+
+    def over(self, now: float, ranks: Collection[int], *, all_wait: bool) -> bool:
+        """Return whether these ranks neither report nor compute any more.
+
+        Ranks that compute get ten times as long: they may look for something again and again.
+        """
+        if now - self._began < LOOK_SECONDS:
+            return False
+        if self._since is None:
+            self._since, self._ran = Deadline(self._processes, now), self._processes.ran()
+        if not self._since.over(QUIET_SECONDS if all_wait else IDLE_SECONDS, now):
+            return False
+        ran = {} if all_wait else self._processes.ran()
+        used = [ran.get(rank, 0.0) - self._ran.get(rank, 0.0) for rank in ranks]
+        if max(used, default=0.0) < BUSY_SECONDS or self._busy == MOST:
+            return True
+        self._busy += 1
+        self._since = None
+        return False
 
 
 class ProcessorTime:

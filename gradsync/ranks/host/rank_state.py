@@ -17,6 +17,8 @@ from gradsync.text import size_text
 MAX_STACKS = 256 * 2**10  # bytes kept of the stacks that it writes
 MAX_OUTPUT = 256 * 2**10  # bytes kept of a rank's stdout and stderr
 IN_FLIGHT = 8  # reads that empty a socket
+PLACES = ("before", "after", "poll")
+TURN_SECONDS = 1.0  # for a rank that waits for its turn to receive it
 
 READ_BYTES = 2**16  # bytes of one read: malloc would map and unmap a larger buffer each time
 LARGE_READ_BYTES = 2**20  # of a large frame
@@ -28,7 +30,7 @@ class RankState:
         self.lines = lines
         self.may_be_lost = may_be_lost
         self.ready = False  # it has received its task and started its process group
-        self.held = False  # it waits until no other rank can continue without it
+        self.held = ""  # where it waits for its turn: "before" or "after" a call, or in a "poll"
         self.joining = ""  # after its function has returned: the threads that it waits for
         self.answered = False
         self.value: Any = None
@@ -97,9 +99,13 @@ class RankState:
         """Record why the rank waits outside of collectives.
 
         Raises:
-            WireError: the names of threads are not strings.
+            WireError: where it waits is unknown, or the names of threads are not strings.
         """
-        self.held = frame.kind == "held"
+        if frame.kind == "held":
+            if frame.header.get("at") not in PLACES:
+                raise wire.WireError("it waits for its turn at an unknown place")
+            self.held = frame.header["at"]
+            return
         names = frame.header.get("threads", [])
         if type(names) is not list or not all(type(name) is str for name in names):
             raise wire.WireError("it sent invalid names of threads")
@@ -117,6 +123,11 @@ class RankState:
             self.breaks("it started collectives without waiting for permission")
         except OSError:
             self.closed = True
+
+    def take_turn(self, started: list[int]) -> None:
+        """Let it continue; it first completes its calls that all ranks have `started`."""
+        self.held = ""
+        self.send("turn", {"started": started}, b"", TURN_SECONDS)
 
     def dismiss(self) -> None:
         """Make its process exit, which closes its connections to the other ranks."""

@@ -29,8 +29,9 @@ from gradsync.ranks.host.launchers.launcher import (
     LauncherError,
     RankProcesses,
 )
-from gradsync.ranks.host.limits import Deadline, Grace, ProcessorTime
+from gradsync.ranks.host.limits import Deadline, Grace, ProcessorTime, Quiet
 from gradsync.ranks.host.rank_state import RankState
+from gradsync.ranks.host.schedule import Schedule
 from gradsync.ranks.protocol import events, values, wire
 from gradsync.ranks.task import Task
 from gradsync.records import Event, Failure, Observation
@@ -57,7 +58,9 @@ def observe(task: Task, launcher: Launcher) -> Observation:
         own_folder() as folder,  # after a kill, the warm process or the next grade removes it
         launcher.started(task.world_size, str(folder), (*task.roots, *task.readable)) as processes,
     ):
-        detector = (LostRanksDetector if task.may_fail else DeadlockDetector)(task.world_size)
+        schedule = None if task.schedule is None else Schedule(task.schedule, task.world_size)
+        kind = LostRanksDetector if task.may_fail else DeadlockDetector
+        detector = kind(task.world_size, in_turns=schedule is not None)
         states = [
             RankState(rank, lines, may_be_lost=rank in task.may_fail)
             for rank, lines in enumerate(processes.lines)
@@ -70,6 +73,7 @@ def observe(task: Task, launcher: Launcher) -> Observation:
             task.timeout,
             grace=GRACE_SECONDS if task.debugger is None else math.inf,
             processor_seconds=task.processor_seconds,
+            schedule=schedule,
         )
         _hand_out(task, run, states, str(folder))
         seen = run.observe()
@@ -99,6 +103,7 @@ class Run:
         timeout: float = math.inf,
         grace: float = GRACE_SECONDS,
         processor_seconds: float = math.inf,
+        schedule: Schedule | None = None,
     ) -> None:
         """Begin to supervise.
 
@@ -110,6 +115,7 @@ class Run:
             timeout: the time limit in seconds.
             grace: seconds for the other ranks to continue once one has failed.
             processor_seconds: the limit of processor time for each rank.
+            schedule: decides which rank continues next; without one, they run at the same time.
         """
         self._processes = processes
         self._states = states
@@ -122,7 +128,8 @@ class Run:
         self.began = time.monotonic()
         self.nonce = secrets.token_hex(16)  # an answer from another run is refused
         self._looked = self.began  # when dead ranks were last looked for
-        self._heard = self.began  # when the last frame arrived
+        self._schedule = schedule
+        self._quiet = Quiet(processes, self.began)
         self._events: list[Event] = []
         self._kept = 0  # the weight of these events
         self._limit: Deadline | None = None  # for the whole run; starts when all ranks are ready
@@ -186,7 +193,7 @@ class Run:
         return not state.closed
 
     def _take(self, frame: wire.Frame, state: RankState) -> None:
-        self._heard = time.monotonic()
+        self._quiet.end(time.monotonic())
         try:
             if frame.kind != "raised" and state.ready == (frame.kind == "ready"):
                 raise wire.WireError(f"it sent {frame.kind[:40]!r} at the wrong time")
@@ -199,7 +206,7 @@ class Run:
             self._pressing = True
             if frame.kind == "ready":
                 self._take_ready(state)
-            elif frame.kind in ("held", "joining"):
+            elif frame.kind == "joining" or (frame.kind == "held" and self._schedule is not None):
                 state.note(frame)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
@@ -245,7 +252,7 @@ class Run:
             self._let_survivors_end()
         live = {state.rank for state in self._states if not state.over}
         self._detector.over = set(range(len(self._states))) - live
-        self._release(live, now)
+        self._take_turns(live, now)
         stuck = self._detector.likely()
         if stuck != self._stuck:
             self._stuck, self._stuck_at = stuck, now
@@ -263,24 +270,29 @@ class Run:
             return replace(explanations.explain(self._detector, proof), graph=graph)
         return self._late(live, now)
 
-    def _release(self, live: set[int], now: float) -> None:
-        """Let the first rank that is late continue, if all others wait for it, or are late, too.
+    def _take_turns(self, live: set[int], now: float) -> None:
+        """Let the next rank of the schedule continue, once every other rank waits.
 
-        Some waits can't be attributed, such as a send to a rank that receives from any rank, and
-        a rank may poll. Then it continues when nothing has happened for a while.
+        So only one call can start at a time. A rank that has left a collective which others have
+        not entered yet has its next turn after them: on a busy machine, it would still be in it.
+        Some waits can't be attributed, such as those for a file or a lock: a rank may be in one of
+        them if it reports nothing for a while and does not compute either.
         """
-        held = {state.rank for state in self._states if state.held and state.rank in live}
-        if not held:
+        held = {
+            state.rank: state.held for state in self._states if state.held and state.rank in live
+        }
+        if self._schedule is None or not held:
             return
-        others, quiet = live - held, now - self._heard
-        if (
-            others <= self._detector.likely(without=held).keys()
-            or (others <= self._detector.blocked() and quiet > POLL_SECONDS)
-            or quiet > GRACE_SECONDS
-        ):
-            first = self._states[min(held)]
-            first.held, self._heard = False, now
-            first.go()
+        others = live - held.keys()
+        ahead = self._detector.ahead()
+        ready = {rank: at for rank, at in held.items() if rank not in ahead}
+        if not (ready and others <= self._detector.likely(without=held.keys()).keys()):
+            if not self._quiet.over(now, others, all_wait=others <= self._detector.blocked()):
+                return
+            ready = ready or held
+        first = self._schedule.first(ready)
+        self._states[first].take_turn(self._detector.started(first))
+        self._quiet.end(now)
 
     def _proof(self, stuck: Stuck, live: set[int], now: float) -> Stuck | None:
         """Return the ranks that certainly can't continue, once no other rank can change this."""

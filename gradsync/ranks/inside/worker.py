@@ -68,8 +68,6 @@ def main(
         cells.serve(channel, setup)
     process = os.getpid()
     recorder = Recorder(channel, setup["rank"], setup["began"])
-    if setup["faults"] or setup["schedule"]:
-        recorder.disturbances = Disturbances(setup, recorder.hold)
     head, pieces = answer_of(
         lambda: _run(channel, setup, recorder), setup["nonce"], tuple(setup["roots"])
     )
@@ -101,6 +99,8 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     if setup["process_group"]:
         start_group(str(Path(setup["directory"]) / "store"), rank, world_size, setup["backend"])
     watching.begin(recorder, world_size, tuple(setup["roots"]))
+    if setup["faults"] or setup["schedule"] is not None:
+        recorder.disturbances = Disturbances(setup, watching.hold)
     task = _receive(channel)  # pickled while the ranks met
     recorder.send(wire.pack("ready"))
     recorder.await_go()

@@ -1,14 +1,12 @@
-"""Faults that a test plans for some of its ranks, and the schedules in which ranks are late."""
+"""Faults that a test plans for some of its ranks."""
 
 from __future__ import annotations
 
-import random
 import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 CALL = re.compile(r"(?P<op>[\w.]+) #(?P<number>[1-9]\d*)")
-MOST_HOLDS = 200  # on each rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +47,3 @@ def kill(rank: int, at: str) -> Fault:
 def slow(rank: int, seconds: float, at: str | None = None) -> Fault:
     """Delay a rank before a call, or before each of its calls."""
     return Fault("slow", rank, at, seconds)
-
-
-def holds(schedule: int, rank: int, world_size: int) -> tuple[list[bool], list[bool]]:
-    """Return at which of its calls a rank is late: before it starts them, and after.
-
-    A rank that is late continues when all other ranks wait, have finished, or are late, too. In
-    schedule 0, no rank is. In the next ones, one rank is late before each call, and then one after
-    each call. All others are drawn from the schedule's number.
-    """
-    never, always = [False] * MOST_HOLDS, [True] * MOST_HOLDS
-    if schedule == 0:
-        return never, never
-    if schedule <= 2 * world_size:
-        after, turn = divmod(schedule - 1, world_size)
-        mine = always if turn == rank else never
-        return (never, mine) if after else (mine, never)
-    drawn = random.Random(f"schedule {schedule}, rank {rank}")
-    before, behind = ([drawn.random() < 0.5 for _ in range(MOST_HOLDS)] for _ in range(2))
-    return before, behind

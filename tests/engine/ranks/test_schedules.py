@@ -1,13 +1,16 @@
 """Delays and faults at the calls of ranks, and a scale of many ranks."""
 
 import os
+import random
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from gradsync import RankFailure, kill, run_ranks, slow
-from gradsync.ranks.protocol.faults import Fault, holds
+from gradsync.ranks.host.schedule import Schedule
+from gradsync.ranks.protocol.faults import Fault
 
 
 def receives_from_any_rank(rank):
@@ -32,20 +35,82 @@ def test_a_schedule_shows_a_result_that_depends_on_arrival_and_can_be_repeated()
     explanation = found.failure.diagnosis.explanation
     number = int(explanation.rpartition("schedule=")[2].rstrip("."))
     assert f"Schedule {number} of 12 showed this" in explanation
-    # Where neither sender is later than the other, a busy machine decides their order.
-    again = (run_ranks(receives_from_any_rank, 3, schedule=number)[0] for _ in range(9))
-    assert found[0] in again
+    assert run_ranks(receives_from_any_rank, 3, schedule=number)[0] == found[0]
+
+
+def race_in_many_ways(rank, pauses):
+    """Let the messages of ranks 1 to 3 race, with sleeps of random length before each call."""
+    random_pause, box, seen = random.Random(f"{pauses}, {rank}"), torch.zeros(1), []
+
+    def pause():
+        time.sleep(random_pause.choice([0, 0, 0.002, 0.01]))
+
+    for _ in range(2):
+        pause()
+        dist.broadcast(torch.ones(1), 1)  # rank 1 can leave it before the others enter it
+        pause()
+        if rank == 0:
+            seen += [dist.recv(box) for _ in range(4)]
+        else:
+            sent = dist.isend(torch.ones(1), 0)
+            pause()
+            summed = dist.all_reduce(ones := torch.ones(1), group=THREE[0], async_op=True)
+            pause()
+            seen.append(ones.item() == 3)  # a missing wait; gloo may have written a part of the sum
+            while not summed.is_completed():
+                seen.append("not yet")
+            sent.wait()
+            if rank == 3:
+                dist.send(torch.ones(1), 0)
+    return seen
+
+
+THREE = []
+
+
+def race_beside_a_group(rank, pauses):
+    THREE.append(dist.new_group([1, 2, 3]))
+    return race_in_many_ways(rank, pauses)
+
+
+@pytest.mark.parametrize("schedule", [0, 2, 6, 9, 10, 11, 12])
+def test_a_schedule_has_one_result_however_fast_the_ranks_are(schedule):
+    results = [list(run_ranks(race_beside_a_group, 4, schedule=schedule, pauses=n)) for n in "abc"]
+
+    assert results[0] == results[1] == results[2]
 
 
 def test_a_correct_program_has_one_result_in_all_schedules():
     assert run_ranks(three_sums, 2, schedules=6)[1] == 8.0
 
 
-def test_each_rank_is_late_in_a_schedule_of_its_own():
-    late = [[any(part) for part in holds(schedule, 1, 2)] for schedule in range(5)]
+@pytest.mark.parametrize(
+    ("number", "ready", "first"),
+    [
+        (0, {1: "before", 2: "before"}, 1),
+        (2, {1: "before", 2: "before"}, 2),  # rank 1 is late before its calls
+        (2, {1: "after", 2: "before"}, 1),
+        (5, {1: "after", 2: "before"}, 2),  # rank 1 is late after its calls
+        (0, {0: "poll", 2: "before"}, 2),
+    ],
+)
+def test_the_first_schedules_have_one_late_rank_each(number, ready, first):
+    assert Schedule(number, 3).first(ready) == first
 
-    assert late == [[False, False], [False, False], [True, False], [False, False], [False, True]]
-    assert holds(9, 0, 2) == holds(9, 0, 2) != holds(9, 1, 2)
+
+def test_the_other_schedules_are_random_and_the_same_each_time():
+    ready = dict.fromkeys(range(3), "before")
+    orders = [
+        [schedule.first(ready) for _ in range(9)] for schedule in map(Schedule, (7, 7, 8), [3] * 3)
+    ]
+
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_ranks_that_poll_take_turns():
+    schedule = Schedule(7, 2)
+
+    assert [schedule.first({0: "poll", 1: "poll"}) for _ in range(4)] == [0, 1, 0, 1]
 
 
 def test_a_rank_is_killed_at_the_call_that_the_fault_names():

@@ -7,23 +7,20 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from itertools import chain, repeat
 from typing import Any
 
-from gradsync.ranks.protocol.faults import Fault, holds
+from gradsync.ranks.protocol.faults import Fault
 from gradsync.records import Collective
 
 
 class Disturbances:
-    """The faults of one rank, and the calls at which it is late."""
+    """The faults of one rank, and the schedule that decides when it continues."""
 
-    def __init__(self, setup: Mapping[str, Any], hold: Callable[[], None]) -> None:
-        """Plan them; `hold` blocks until the other ranks can't continue without this one."""
-        self._hold = hold
+    def __init__(self, setup: Mapping[str, Any], hold: Callable[[str], None]) -> None:
+        """Plan them; `hold` blocks until it is this rank's turn, in a run with a schedule."""
+        self._hold = (lambda _: None) if setup["schedule"] is None else hold
         planned = [Fault(**fault) for fault in setup["faults"]]
         self._faults = [fault for fault in planned if fault.rank == setup["rank"]]
-        before, behind = holds(setup["schedule"] or 0, setup["rank"], setup["world_size"])
-        self._before, self._behind = chain(before, repeat(False)), chain(behind, repeat(False))
         self._numbers: Counter[tuple[object, ...]] = Counter()
         self.pending = {str(fault) for fault in self._faults if fault.at}  # have not happened yet
 
@@ -38,10 +35,12 @@ class Disturbances:
                 if fault.kind == "kill":
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(fault.seconds)
-        if next(self._before):
-            self._hold()
+        self._hold("before")
 
     def after(self) -> None:
-        """Hold the rank after a call has started."""
-        if next(self._behind):
-            self._hold()
+        """Hold the rank after a call has started that it does not wait for yet."""
+        self._hold("after")
+
+    def polls(self) -> None:
+        """Hold the rank after it has seen that a call is not complete."""
+        self._hold("poll")

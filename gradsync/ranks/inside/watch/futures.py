@@ -38,8 +38,7 @@ def _wrap_look(watch: Watch, name: str, shows_end: Callable[[Any], bool]) -> Non
 
     def look(future: Any) -> Any:
         answer = original(future)
-        if shows_end(answer):
-            watch.saw_end(future)
+        watch.saw(future, complete=shows_end(answer))
         return answer
 
     setattr(Future, name, look)

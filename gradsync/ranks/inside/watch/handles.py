@@ -39,6 +39,7 @@ class Handles:
         # call -> its tensors, and their versions when it started
         self._versions: dict[int, list[tuple[torch.Tensor, int]]] = {}
         self._many = SWEEP_FROM
+        self.complete_early: dict[int, Any] = {}  # works that the program may still wait for
         self._kept: dict[int, Any] = {}  # call -> an object that lives as long as the call is open
 
     def calls_of(self, handle: Any) -> tuple[int, ...]:
@@ -96,6 +97,18 @@ class Handles:
                 with suppress(Exception):  # the program gets the error from its own handle
                     (FUTURE_WAIT if isinstance(first, torch._C.Future) else WORK_WAIT)(first)
         self.recorder.wait(calls[-1])
+
+    def complete(self, calls: Iterable[int]) -> None:
+        """Wait until these calls are complete, without a report.
+
+        A message of gloo can be waited for only once.
+        """
+        for call in calls:
+            for handle in self._handles.get(call, ())[:1]:
+                if id(handle) not in self.complete_early:
+                    with suppress(Exception):  # the program gets the error when it waits
+                        WORK_WAIT(handle)
+                        self.complete_early[id(handle)] = handle
 
     def pending(self) -> bool:
         """Return whether a collective that has started is not complete yet."""

@@ -141,8 +141,7 @@ class ObservedWork(dist.Work):
 
     def is_completed(self) -> bool:
         completed = self.plain.is_completed()
-        if completed:
-            self._watch.saw_end(self.plain)
+        self._watch.saw(self.plain, complete=completed)
         return completed
 
     def result(self) -> list[torch.Tensor]:
@@ -197,8 +196,6 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         except BaseException:
             watch.recorder.leave(call, at_once=True)
             raise
-        if watch.recorder.disturbances is not None:
-            watch.recorder.disturbances.after()
         if plain is None:
             watch.recorder.leave(call)
             return None
@@ -208,6 +205,8 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         if _is_awaited_by_ddp(sys._getframe().f_back):
             # DDP waits for it in C++ when the pass ends: wait just before, where it is reported.
             Variable._execution_engine.queue_callback(work.wait)  # type: ignore[arg-type]
+        if watch.recorder.disturbances is not None and not waits:
+            watch.recorder.disturbances.after()
         return work
 
     return collective

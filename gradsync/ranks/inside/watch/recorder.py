@@ -64,11 +64,14 @@ class Recorder:
                 self._known.add(kind)
         return call
 
-    def hold(self) -> None:
-        """Block until no other rank can continue without this one."""
+    def hold(self, at: str) -> list[int]:
+        """Block until it is this rank's turn; return its calls that all ranks have started."""
         with self._lock:
-            self.send(wire.pack("held"))
-            self.await_go()
+            self.send(wire.pack("held", {"at": at}))
+            frame = wire.receive(self._channel)
+            if frame is None:  # the trusted side has ended
+                os._exit(1)
+        return list(frame.header["started"])
 
     def await_go(self) -> None:
         """Block until the trusted side permits this rank to continue."""

@@ -53,6 +53,9 @@ class Watch:
     def wait(self, handle: Any, wait: Callable[..., Any], *limit: timedelta | float) -> Any:
         """Call `wait`, which blocks until this work or future is complete, and report it."""
         calls = self.calls_of(handle)
+        if self.began and id(handle) in self.handles.complete_early:
+            self.handles.done(calls, touched=self.handles.touched(calls))
+            return True
         if not calls:
             return wait(*limit)
         touched = self.handles.touched(calls)
@@ -73,6 +76,13 @@ class Watch:
         """Report that this rank knows that a work or future is complete."""
         if calls := self.calls_of(handle):
             self.handles.done(calls, touched=self.handles.touched(calls))
+
+    def saw(self, handle: Any, *, complete: bool) -> None:
+        """Report what this rank has just seen of a work or future."""
+        if complete:
+            self.saw_end(handle)
+        elif self.calls_of(handle) and self.recorder.disturbances is not None:
+            self.recorder.disturbances.polls()
 
     def follow(self, future: Any, handles: Iterable[Any]) -> None:
         """Remember that a future is complete only when all these works and futures are."""
@@ -96,6 +106,13 @@ class Watch:
     def may_block(self, limit: timedelta | float) -> bool:
         """Return whether this thread is about to block, as long as it can be seen."""
         return self.began and _seconds(limit) >= ENDLESS and not self.recorder.waits()
+
+    def hold(self, at: str) -> None:
+        """Block until it is this rank's turn; then calls that all ranks have started are complete.
+
+        So what this rank sees of them does not depend on the speed of the machine.
+        """
+        self.handles.complete(self.recorder.hold(at))
 
     def describe(self, op: str, group: str, tensors: Any = (), **more: Any) -> Collective:
         flat = list(tensors_in(tensors))[: events.MAX_TENSORS]

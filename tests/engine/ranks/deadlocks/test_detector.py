@@ -162,3 +162,49 @@ def test_idle_threads_do_not_count_at_the_time_limit():
     story.returns(1)
 
     assert set(story.detector.at_last()) == {0}
+
+
+def test_in_turns_a_recv_from_any_rank_receives_the_message_that_was_sent_first():
+    story = Story(3, in_turns=True)
+    story.waits_in(2, "send", peer=0)
+    story.waits_in(1, "send", peer=0)
+    assert set(story.detector.likely(without={0})) == {1, 2}
+
+    story.waits_in(0, "recv", peer=None)
+
+    assert [story.detector.started(rank) for rank in range(3)] == [[0], [], [0]]
+
+
+def test_in_turns_a_message_goes_to_the_recv_from_any_rank_that_waits():
+    story = Story(3, in_turns=True)
+    story.waits_in(0, "recv", peer=None)
+    assert set(story.detector.likely(without={1, 2})) == {0}
+
+    story.waits_in(1, "send", peer=0)
+
+    assert set(story.detector.likely(without={2})) == set()
+    story.waits_in(2, "send", peer=0)
+    assert [story.detector.started(rank) for rank in range(3)] == [[0], [0], []]
+
+
+def test_in_turns_a_recv_whose_end_is_reported_first_is_not_forgotten():
+    story = Story(3, in_turns=True)
+    story.waits_in(0, "recv", peer=None)
+    story.leaves(0)
+    story.enters(1, "send", peer=0)
+
+    story.waits_in(0, "recv", peer=None)
+
+    assert story.detector.started(1) == [0]
+    assert set(story.detector.likely(without={1, 2})) == {0}
+
+
+def test_a_rank_is_ahead_if_it_leaves_a_broadcast_before_others_enter_it():
+    story = Story(2)
+    story.waits_in(0, "broadcast", root=0)
+    story.leaves(0)
+    assert story.detector.ahead() == {0}
+
+    story.waits_in(1, "broadcast", root=0)
+
+    assert story.detector.ahead() == set()
