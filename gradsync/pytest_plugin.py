@@ -9,7 +9,8 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -32,6 +33,8 @@ MARKERS = (
     "early: run first, to import modules while the ranks' process is still starting",
 )
 INNER = "GRADSYNC_PYTEST_RANK"  # set in each pytest of `--on-ranks`
+USES_RANKS = re.compile(rb"\bgradsync\b|\bmark\.ranks\b|\bdef test\w*\([^)]*\branks\b")
+HAS_OWN_RANKS = pytest.StashKey[bool]()  # whether another plugin replaces the fixture `ranks`
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -118,6 +121,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = own_devices(devices, worker, count)
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> None:
+    """Start the ranks' warm process before a module that uses it is imported, with its torch."""
+    config = parent.config
+    if config.stash.get(HAS_OWN_RANKS, default=INNER in os.environ):
+        return
+    if USES_RANKS.search(module_path.read_bytes()):
+        from gradsync.ranks import get_launcher
+
+        with suppress(ValueError, OSError):  # the first run reports it
+            get_launcher(config.getoption("--ranks-launcher")).warm_up()
 
 
 @pytest.fixture

@@ -47,6 +47,20 @@ def test_the_body_of_a_marked_test_runs_on_each_rank(pytester):
     done.stdout.fnmatch_lines(["*test_sum[[]2-ranks-1[]]*", "*::test_without_parameters PASSED*"])
 
 
+def test_the_warm_process_starts_before_a_module_that_uses_it_is_imported(pytester):
+    module = """
+        import sys
+        from gradsync.ranks import get_launcher
+
+        WARM = get_launcher()._process is not None, "torch" in sys.modules
+
+        def test_it(ranks):
+            assert WARM == (True, False)
+        """
+
+    run(pytester, module).assert_outcomes(passed=1)
+
+
 def test_the_fixture_runs_a_script(pytester):
     pytester.makefile(".py", train="import os; print('rank', os.environ['RANK'])")
 

@@ -16,6 +16,7 @@ from gradsync.course.settings import read_settings
 from gradsync.grading.suite import suite_ranks
 from gradsync.grading.suite.suite_ranks import SuiteRanks, place_of
 from gradsync.grading.suite.verdicts import verdict_id, verdict_of
+from gradsync.pytest_plugin import HAS_OWN_RANKS
 
 PHASE_POINTS = 100  # of all hidden tests of a phase, if course.toml gives no other number
 POINTS = pytest.StashKey[float]()
@@ -31,6 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Of fixtures with the same name, pytest uses the one that was registered last. At this point
     # the engine's plugin is registered, so this overrides its fixture `ranks`.
     config.pluginmanager.register(suite_ranks)
+    config.stash[HAS_OWN_RANKS] = True
 
 
 @pytest.hookimpl(tryfirst=True)  # before plugins that remove tests: shares are of all tests
