@@ -142,5 +142,5 @@ def test_a_missing_file_on_rank_0_is_distinguished_from_not_waiting():
 
 
 def test_a_file_too_small_for_the_model_is_reported():
-    assert too_small(256, 256, GUIDE) is None
+    assert too_small(230, 256, GUIDE) is None  # compressed
     assert too_small(1, 256, GUIDE).code == "state-lost"

@@ -92,6 +92,16 @@ def test_the_order_of_another_epoch_is_reported(epochs, text):
     assert text in found.explanation
 
 
+def test_epochs_that_the_history_counts_from_1_too_are_one_mistake():
+    history = [{"epoch": 1}, {"epoch": 2}]
+
+    found = order_of_another_epoch([{**trained_in(1, 2), "history": history}], "Epochs")
+    apart = order_of_another_epoch([{**trained_in(0, 2), "history": history}], "Epochs")
+
+    assert (found.code, apart.code) == ("wrong-signature", "epoch-not-set")
+    assert "counts its epochs from 1" in found.explanation
+
+
 def test_an_unknown_epoch_is_reported_if_another_pass_uses_the_sampler():
     seen = {"trained": [*ORDERS[0], 2, 1, 0], "orders": ORDERS}
 

@@ -25,7 +25,7 @@ ALL_OF_SLURM = {  # the eighth of 12 tasks, two on each node
 @exercise("phase1/read_rank_info", points=1.5)
 def test_torchrun_variables_have_priority(ranks):
     """torchrun's variables are read, even if Slurm's are set, and the others have defaults."""
-    fields = [5, 8, 1, "10.0.0.7", 12345]
+    fields = rank_info.FIELDS
     few = {"RANK": "1", "WORLD_SIZE": "2"}
     cases = [
         (TORCHRUN, fields),

@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from gradsync.records import Diagnosis
 from gradsync.testing import check, free_port, raise_mistake
 from gradsync.text import FORGOTTEN, ranks_text
+from support.probes import raised
 from support.probes.gpus import taken_among_gpus
 from support.probes.late_rank import pass_gate, wait_for
 from support.probes.launching import connected_to
@@ -274,6 +276,7 @@ def group_destroyed(ranks):
     seen = ranks(probe, 2, mistakes=[ended])
 
     left = [rank for rank in range(2) if seen[rank] is not False]
+    raise_mistake(inverted(ranks) if left else None)
     check(
         not left,
         "group-not-ended",
@@ -282,6 +285,25 @@ def group_destroyed(ranks):
         ranks=left,
         guide=GUIDE,
     )
+
+
+def inverted(ranks):
+    """Recognise a cleanup_distributed that only keeps a group: its condition is inverted."""
+
+    def probe(trainer):
+        fails = raised(trainer.cleanup_distributed) is not None
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        with suppress(Exception):
+            trainer.cleanup_distributed()
+        return fails and dist.is_initialized()
+
+    if not all(ranks(probe, 1, process_group=False)):
+        return None
+    text = (
+        "cleanup_distributed keeps an existing process group, and raises an exception if there is "
+        "none. Is its condition inverted? Destroy the group if it is initialized."
+    )
+    return Diagnosis("group-not-ended", (), text, guide=GUIDE)
 
 
 def nothing_without_group(ranks):
@@ -300,7 +322,8 @@ def nothing_without_group(ranks):
         "destroyed, do nothing: torch.distributed has a function that checks this.",
         GUIDE,
     )
-    [[started, left]] = ranks(probe, 1, process_group=False, mistakes=[no_group])
+    rules = [lambda seen, _: inverted(ranks) if seen.failure else None, no_group]
+    [[started, left]] = ranks(probe, 1, process_group=False, mistakes=rules)
 
     check(
         started is False,

@@ -18,6 +18,9 @@ TORCHRUN = {  # a valid environment
     "MASTER_ADDR": "10.0.0.7",
     "MASTER_PORT": "12345",
 }
+FIELDS = [5, 8, 1, "10.0.0.7", 12345]  # that it gives
+BESIDE_SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "3", **TORCHRUN}
+VALID = (TORCHRUN, BESIDE_SLURM)
 MISLEADING = {  # in the process's own environment, which must not be read
     "RANK": "6",
     "WORLD_SIZE": "7",
@@ -194,20 +197,29 @@ def same(answer, other):
 
 
 def bad_environments_refused(ranks, cases):
-    """Check that each environment raises a ValueError that contains one of the names."""
-    good, *answers = read_rank_infos(ranks, [TORCHRUN, *(environ for environ, _ in cases)])
+    """Check that each environment raises a ValueError that contains one of the names.
 
-    check_rank_info(TORCHRUN, good)
+    An environment that is not refused may be the symptom of another mistake: variables that are not
+    read are not checked. So valid environments come first then.
+    """
+    environs = [*VALID, *(environ for environ, _ in cases)]
+    answers = read_rank_infos(ranks, environs)
+
+    valid = list(zip(VALID, answers, strict=False))
+    check_rank_info(*valid[0])
     check(
-        isinstance(good, list),
+        isinstance(answers[0], list),
         "launcher-not-read",
-        f"With {shown(TORCHRUN)}, which is valid, read_rank_info {outcome(good)}.",
+        f"With {shown(TORCHRUN)}, which is valid, read_rank_info {outcome(answers[0])}.",
         guide=GUIDE,
     )
-    for (environ, names), answer in zip(cases, answers, strict=True):
+    for (environ, names), answer in zip(cases, answers[len(VALID) :], strict=True):
         refused = isinstance(answer, dict) and answer["refused"]
+        named = refused and any(name in answer["text"] for name in names)
+        for good, its_answer in valid * (not named):
+            check_given(good, its_answer, FIELDS)
         check(
-            refused and any(name in answer["text"] for name in names),
+            named,
             "bad-environment-accepted",
             f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must raise a "
             f"ValueError that names {listed(names, 'or')}.",

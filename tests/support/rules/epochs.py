@@ -86,6 +86,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
 
     It does not matter when and how the sampler's epoch was set, if it is right in each pass.
     A training run that never uses the sampler's orders shuffles differently and is not judged.
+    If the history has the same wrong numbers, both are one mistake, with the code of `other_rows`.
 
     Args:
         seen: complete epochs, with `orders` of the submission's sampler in its first epochs
@@ -100,6 +101,12 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
         ]
         passes = [own for own in passes if own]
         wrong = [epoch for epoch, own in enumerate(passes) if own != orders[epoch]]
+        if wrong and (first := _counted_from(value, passes)):
+            text = (
+                f"train counts its epochs from {first:g}: the sampler gets these numbers, and the "
+                "history has them. Count from 0 in both."
+            )
+            return _found("wrong-signature", text, guide, [rank])
         if wrong and any(own in orders for own in passes):
             epoch, own = wrong[0], passes[wrong[0]]
             place = f"the sampler's epoch {orders.index(own)}" if own in orders else "another epoch"
@@ -111,6 +118,14 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
             )
             return _found("epoch-not-set", text, guide, [rank])
     return None
+
+
+def _counted_from(value: Mapping[str, Any], passes: Sequence[Sequence[int]]) -> float:
+    """Return the epoch that history and sampler both count from, or 0 if they do not agree."""
+    numbers = [row.get("epoch") for row in value.get("history", ())]
+    orders = dict(enumerate(value["orders"]))
+    agree = list(passes) == [orders.get(number) for number in numbers]
+    return numbers[0] if agree and numbers else 0
 
 
 def other_batches(
