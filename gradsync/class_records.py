@@ -150,7 +150,7 @@ class Result:
     def is_changed(self) -> bool:
         """Whether a correction has changed the points, or lateness costs some."""
         given = any(each.points is not None for each in self.overrides)
-        return self.score is not None and (given or bool(self.days_charged))
+        return self.score is not None and (given or bool(self.points_lost))
 
     @property
     def overrides(self) -> tuple[Override, ...]:
