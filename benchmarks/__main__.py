@@ -35,6 +35,8 @@ PARTS = (
     "review",
 )
 
+MARKS = {True: "[green]✓[/]", False: "[red]✗[/]", None: "[yellow]?[/]"}
+
 
 def main(parts: list[str]) -> int:
     """Measure figures and print their table; return the number of missed targets."""
@@ -45,10 +47,13 @@ def main(parts: list[str]) -> int:
     table = Table("what", "gradsync", "alternative", "ratio", "target", "")
     for figure in figures:
         ratio = "" if figure.ratio is None else f"{figure.ratio:.3g}"
-        mark = "[green]✓[/]" if figure.reached else "[red]✗[/]"
+        mark = MARKS[figure.reached]
         table.add_row(figure.what, figure.ours, figure.alternative, ratio, figure.target, mark)
     Console(width=max(Console().width, 120)).print(table)
-    return sum(not figure.reached for figure in figures)
+    missing = sum(figure.reached is None for figure in figures)
+    if missing:
+        print(f"{missing} of {len(figures)} figures were not measured: see above what they need.")
+    return sum(figure.reached is False for figure in figures)
 
 
 if __name__ == "__main__":

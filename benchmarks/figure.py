@@ -17,7 +17,7 @@ class Figure:
     alternative: str  # the usual tool without gradsync, and its measurement; "" if there is none
     ratio: float | None
     target: str
-    reached: bool
+    reached: bool | None  # None: not measured
 
 
 def seconds(action: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""What other tools print for four common mistakes, and a suite of torch's with our base class.
+"""What other tools print for four common mistakes, and other projects' suites on gradsync.
 
 Flight recorder files and NCCL's RAS exist only with nccl, so they are not measured here.
 """
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
+from benchmarks import others
 from benchmarks.engines import TURNS, pytest_seconds
 from benchmarks.figure import Figure, seconds, shown
 from benchmarks.four_ranks.cases import CASES
@@ -76,6 +77,7 @@ def figures() -> Iterator[Figure]:
         f"{PORTED} times faster",
         spawned >= PORTED * ported,
     )
+    yield from others.figures()
 
 
 def _report(tool: str, run: Callable[[], str]) -> None:
