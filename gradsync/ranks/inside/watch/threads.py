@@ -19,8 +19,6 @@ from concurrent.futures import thread as pools
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gradsync.ranks.inside.watch.reach import conditions_of
-
 # Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
 OBSERVERS = ("gradsync.ranks.", "tqdm.", "tensorboard.")
 # These don't either, but they may notify a thread that waits for a batch, or for compiled code.
@@ -46,9 +44,7 @@ class Threads:
     def forget(self) -> None:
         """Forget all threads, in a new process. Another thread may have had the lock."""
         self._lock = threading.Lock()
-        self._asleep: dict[int, Any] = {}  # threads that wait until a condition is notified
-        # Threads that can't call a collective, and the conditions that they could notify.
-        self._harmless: dict[threading.Thread, list[Any]] = {}
+        self._asleep: set[int] = set()  # threads that wait until they are notified
         self._joins: dict[int, threading.Thread] = {}  # thread -> the thread that it waits for
         # The threads that `threading` does not list: their numbers, or an object before they run.
         self._bare: set[object] = set()
@@ -58,9 +54,11 @@ class Threads:
         """Count the threads other than this one that could still enter a collective."""
         with self._lock:
             alive = [(other, _origin(other)) for other in threading.enumerate()]
-            helpers = {t for t, o in alive if t in self._harmless or o.startswith(SUPPLIERS)}
-            users = {t for t, o in alive if t not in helpers and not o.startswith(OBSERVERS)}
-            asleep = set() if any(o.startswith(SUPPLIERS) for _, o in alive) else self._sleepers()
+            users = {t for t, origin in alive if not origin.startswith((*OBSERVERS, *SUPPLIERS))}
+            if any(origin.startswith(SUPPLIERS) for _, origin in alive):
+                asleep = set()
+            else:
+                asleep = self._asleep - ({threading.main_thread().ident} if _alarms() else set())
             workers = {t for t, origin in alive if origin == POOL and _waits_for_jobs(t)}
             jobs = self._jobs - any(worker.ident == thread for worker in workers)
             able = [
@@ -72,18 +70,12 @@ class Threads:
             ]
             return len(able) + min(max(jobs, 0), len(workers)) + len(self._bare - {thread})
 
-    def _sleepers(self) -> set[int | None]:
-        """Return the threads that sleep until another thread that could call notifies them."""
-        known = {id(condition) for found in self._harmless.values() for condition in found}
-        main = threading.main_thread().ident if _alarms() else None
-        return {t for t, c in self._asleep.items() if t != main and id(c) not in known}
-
     @contextmanager
-    def asleep(self, condition: Any) -> Iterator[None]:
-        """Mark this thread as waiting until another thread notifies the condition."""
+    def asleep(self) -> Iterator[None]:
+        """Mark this thread as waiting until another thread notifies it."""
         thread = threading.get_ident()
         with self._lock:
-            self._asleep[thread] = condition
+            self._asleep.add(thread)
         self.changed()
         try:
             yield
@@ -93,7 +85,7 @@ class Threads:
     def wake(self, thread: int) -> None:
         """Mark a thread as able to act again."""
         with self._lock:
-            self._asleep.pop(thread, None)
+            self._asleep.discard(thread)
 
     @contextmanager
     def joining(self, joined: threading.Thread) -> Iterator[None]:
@@ -118,20 +110,6 @@ class Threads:
         finally:
             with self._lock:
                 self._bare.discard(thread)
-            self.changed()
-
-    @contextmanager
-    def running(self, thread: threading.Thread) -> Iterator[None]:
-        """Count a thread as able until the block ends, unless it can't call a collective."""
-        conditions = conditions_of(thread)
-        if conditions is not None:
-            with self._lock:
-                self._harmless[thread] = conditions
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._harmless.pop(thread, None)
             self.changed()
 
     def add_jobs(self, number: int) -> None:
@@ -202,7 +180,7 @@ def _observe_conditions() -> None:
             thread = threading.get_ident()
             self._sleepers.append(thread)
             try:
-                with THREADS.asleep(self):
+                with THREADS.asleep():
                     return super().wait()
             finally:
                 with suppress(ValueError):
@@ -225,8 +203,8 @@ def _observe_ends() -> None:
     original = thread_class._bootstrap_inner
 
     def run_to_the_end(thread: threading.Thread) -> None:
-        with THREADS.running(thread):
-            original(thread)
+        original(thread)
+        THREADS.changed()
 
     thread_class._bootstrap_inner = run_to_the_end
 

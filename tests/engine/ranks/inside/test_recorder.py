@@ -184,16 +184,6 @@ def wait_for_an_event():
     return event
 
 
-def start_a_heartbeat():
-    def beat():
-        while True:
-            time.sleep(0.05)
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    return thread
-
-
 def end_soon():
     thread = threading.Thread(target=time.sleep, args=(LATE,))
     thread.start()
@@ -201,8 +191,7 @@ def end_soon():
 
 
 @pytest.mark.parametrize(
-    "start",
-    [keep_an_idle_pool, listen_to_a_queue, wait_for_an_event, start_a_heartbeat, end_soon],
+    "start", [keep_an_idle_pool, listen_to_a_queue, wait_for_an_event, end_soon]
 )
 def test_a_thread_that_can_not_act_hides_no_deadlock(start):
     def function(rank):
