@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 from benchmarks.figure import Figure, seconds, shown
 
 TURNS = 3
+LIMIT = 900.0  # seconds of one run of a suite
 PORTS = Path(__file__).parent / "ports"
 VARIABLE = "GRADSYNC_CLONES"
 NO_SETTINGS = ("-p", "no:cacheprovider", "-o", "addopts=", "-q")
@@ -125,21 +126,29 @@ def _missing(suite: Suite) -> str:
     clone = Path(folder) / suite.name
     if not clone.is_dir():
         return f"Run: git clone {suite.url} {clone} && git -C {clone} checkout {suite.commit}"
-    head = ["git", "-C", str(clone), "rev-parse", "HEAD"]
-    if (
-        subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
-        != suite.commit
-    ):
+    if _output(["git", "rev-parse", "HEAD"], suite).stdout.strip() != suite.commit:
         return f"Run: git -C {clone} checkout {suite.commit}"
-    command = [sys.executable, "-m", "pytest", "--collect-only", *NO_SETTINGS, *suite.tests]
-    seen = subprocess.run(
-        command, cwd=clone, env=_environ(suite), capture_output=True, text=True, check=False
+    seen = _output(
+        [sys.executable, "-m", "pytest", "--collect-only", *NO_SETTINGS, *suite.tests], suite
     )
     if seen.returncode:
         print(seen.stdout[-2000:], seen.stderr[-2000:])
         install = f"pip install --target {clone.parent / 'packages'} {suite.packages}"
         return f"Its tests can't be imported, as shown above. They need: {install}"
     return ""
+
+
+def _output(command: list[str], suite: Suite) -> subprocess.CompletedProcess[str]:
+    """Run a command in the suite's clone, and keep what it prints."""
+    return subprocess.run(
+        command,
+        cwd=Path(os.environ[VARIABLE]) / suite.name,
+        env=_environ(suite),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
 
 
 def _environ(suite: Suite) -> dict[str, str]:
@@ -154,16 +163,7 @@ def _run(suite: Suite, *, ported: bool) -> tuple[float, dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", *NO_SETTINGS, f"--junitxml={report}", *way]
-        took = seconds(
-            lambda: subprocess.run(
-                [*command, *suite.tests],
-                cwd=Path(os.environ[VARIABLE]) / suite.name,
-                env=_environ(suite),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-        )
+        took = seconds(lambda: _output([*command, *suite.tests], suite))
         cases = ElementTree.parse(report).iter("testcase")
         outcomes = {
             f"{case.get('classname')}.{case.get('name')}": next(
