@@ -13,7 +13,7 @@ from support.rules.steps import averaged_too_late, without_its_gradient
 from support.rules.wrong_results import differs_from_one_process, ends_with
 
 GUIDE = "The training step"
-AFTER = (0.6**2 + 1.4**2) / 2  # the mean loss after the first step, with weight 0.8
+AFTER = (1.7**2 + 1.2**2) / 2  # the mean loss after the first step, with weight 0.9
 
 
 def one_weight(value):
@@ -24,16 +24,17 @@ def one_weight(value):
 
 
 def first_step(rank, trainer):
-    """Fit `weight * 2 = 1` on rank 0 and `weight * 2 = 3` on rank 1, starting at weight 0."""
+    """Fit `weight * 3 = 1` on rank 0 and `weight * 2 = 3` on rank 1, starting at weight 0."""
     model = one_weight(0.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batch = (torch.tensor([[2.0]]), torch.tensor([[1.0 + 2 * rank]]))  # (sample, 1)
+    inputs, targets = ([[3.0]], [[1.0]]) if rank == 0 else ([[2.0]], [[3.0]])  # (sample, 1)
+    batch = (torch.tensor(inputs), torch.tensor(targets))
     return traced_step(trainer.train_step, model, optimizer, batch)
 
 
 @exercise("phase1/train_step", points=1)
 def test_two_ranks_step_as_one_process_with_both_samples(ranks):
-    """The gradients are -4 and -12, their mean is -8, and at rate 0.1 the weight becomes 0.8."""
+    """The gradients are -6 and -12, their mean is -9, and at rate 0.1 the weight becomes 0.9."""
 
     def probe(rank, trainer):
         return first_step(rank, trainer)
@@ -44,37 +45,37 @@ def test_two_ranks_step_as_one_process_with_both_samples(ranks):
     seen = each(seen, lambda value: value["weight"])
     assert_on_every_rank(
         seen,
-        0.8,
+        0.9,
         mistakes=[
             without_its_gradient(calls, GUIDE),
             averaged_too_late(calls, after, GUIDE),
             ends_with(
-                [0.4, 1.2],
+                [0.6, 1.2],
                 "gradients-not-synchronised",
-                "After a step, the weights are 0.4 and 1.2 by rank, but should be 0.8 on both. "
-                "Each rank stepped with its own gradient, -4 and -12, instead of the mean, -8. "
+                "After a step, the weights are 0.6 and 1.2 by rank, but should be 0.9 on both. "
+                "Each rank stepped with its own gradient, -6 and -12, instead of the mean, -9. "
                 "Call average_gradients after `backward()` and before `optimizer.step()`.",
                 GUIDE,
             ),
             ends_with(
-                [1.6, 1.6],
+                [1.8, 1.8],
                 "sum-not-mean",
-                "After a step, the weight is 1.6, but should be 0.8. The ranks stepped with the "
-                "sum of their gradients, -16, instead of the mean, -8.",
+                "After a step, the weight is 1.8, but should be 0.9. The ranks stepped with the "
+                "sum of their gradients, -18, instead of the mean, -9.",
                 GUIDE,
             ),
             ends_with(
                 [0.0, 0.0],
                 "does-not-learn",
-                "After a step, the weight is still 0, but should be 0.8. Step with the mean of the "
+                "After a step, the weight is still 0, but should be 0.9. Step with the mean of the "
                 "gradients of the loss function, with the optimizer; both are passed.",
                 GUIDE,
             ),
             ends_with(
-                [0.4, 0.4],
+                [0.45, 0.45],
                 "divided-twice",
-                "After a step, the weight is 0.4, but should be 0.8. The ranks stepped with half "
-                "of the mean of their gradients, -8: divide by the number of ranks once.",
+                "After a step, the weight is 0.45, but should be 0.9. The ranks stepped with half "
+                "of the mean of their gradients, -9: divide by the number of ranks once.",
                 GUIDE,
             ),
             differs_from_one_process(GUIDE, "2 ranks with a sample each"),
@@ -99,9 +100,9 @@ def test_the_loss_is_the_mean_over_the_ranks(ranks):
         5.0,
         mistakes=[
             ends_with(
-                [4.0, 4.0],
+                [6.5, 6.5],
                 "differs-from-single-process",
-                "The ranks return 4, the loss with inputs and targets exchanged: the targets are "
+                "The ranks return 6.5, the loss with inputs and targets exchanged: the targets are "
                 "passed to the model. A batch is `(inputs, targets)`, in this order.",
                 GUIDE,
                 line=line,
