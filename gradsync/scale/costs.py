@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Algorithm = Literal["ring", "tree"]
+FLOAT = 4  # bytes of a number
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradsync.model import SmallCNN
+from gradsync.scale.costs import FLOAT
 from gradsync.scale.fitting import BatchTiming
 
-FLOAT = 4  # bytes of an element of a tensor
 ENOUGH = 8 * 2**20  # bytes of all repetitions of one size
 FEWEST, MOST = 2, 30  # repetitions
 WARMING = 100  # all-reduces before the measurement, because the first ones are slow

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gradsync.scale.costs import Compute, Network, crowding
+from gradsync.scale.costs import FLOAT, Compute, Network, crowding
 from gradsync.scale.fitting import Timing, errors, fit_compute, fit_network
 from gradsync.scale.measuring import (
     Measured,
@@ -28,7 +28,7 @@ from gradsync.scale.strategies import (
     plain,
     speedup,
 )
-from gradsync.scale.transformers import FLOAT, WAYS, Cost, Transformer
+from gradsync.scale.transformers import WAYS, Cost, Transformer, parameters_of
 
 RANKS = tuple(2**power for power in range(11))  # 1 to 1,024
 
@@ -279,7 +279,7 @@ def _models(
     """
     size, milliseconds = simulated.parameters, simulated.sample_ms
     own = None if milliseconds is None else Compute(0.0, milliseconds / 1e3)
-    small = Transformer(LAYERS, WIDTH, TOKENS, transformer, 12 * LAYERS * WIDTH**2)
+    small = Transformer(LAYERS, WIDTH, TOKENS, transformer, parameters_of(LAYERS, WIDTH))
     if simulated.transformer is None:
         workload = Workload(own or cnn, gradient_bytes() if size is None else FLOAT * size)
         return workload, small if size is None and own is None else None

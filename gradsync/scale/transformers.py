@@ -15,10 +15,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gradsync.scale.costs import Compute, Network
+from gradsync.scale.costs import FLOAT, Compute, Network
 from gradsync.scale.strategies import Workload, plain, sharded
 
-FLOAT = 4  # bytes of a number
 KEPT = 16  # numbers that backward needs, for each token and layer, in units of the width
 NOT_SPLIT = 4  # of these, with tensor parallelism: the inputs of norms, attention and MLP
 STATES = 4  # numbers of a parameter: itself, its gradient, and two moments of Adam
@@ -47,7 +46,7 @@ class Transformer:
 
     def on(self, layers: int, width: int, tokens: int) -> Transformer:
         """Return a transformer of other sizes that computes at the same rate."""
-        other = Transformer(layers, width, tokens, self.compute, 12 * layers * width**2)
+        other = Transformer(layers, width, tokens, self.compute, parameters_of(layers, width))
         operations = other._operations() / self._operations()
         compute = replace(
             self.compute,
@@ -73,6 +72,11 @@ class Cost:
     sent: float  # bytes
     states: float  # bytes of parameters, gradients, and the optimizer's state
     activations: float  # bytes that forward keeps for backward
+
+
+def parameters_of(layers: int, width: int) -> int:
+    """Return the parameters of attention and MLP, without biases and embeddings."""
+    return 12 * layers * width**2
 
 
 Way = Callable[[Transformer, Network, float, int], Cost | None]
