@@ -1,7 +1,7 @@
 """Load handwritten digits as normalised tensors in memory: MNIST, or else scikit-learn's.
 
 `digits()` reads MNIST from the given folder, from `$GRADSYNC_DATA`, from the course or from the
-user's cache (`gradsync.mnist.folder`), or downloads it into that cache.
+user's cache (`gradsync.mnist`), or downloads it into that cache.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset
 
-from gradsync.mnist.download import download_mnist, import_torchvision
-from gradsync.mnist.files import Arrays, read_mnist
-from gradsync.mnist.folder import DataError, advice, cache_folder, mnist_root
+from gradsync.mnist import (
+    Arrays,
+    DataError,
+    advice,
+    cache_folder,
+    download_mnist,
+    mnist_root,
+    read_mnist,
+)
 
-__all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "import_torchvision", "mnist_root"]
+__all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "mnist_root"]
 
 MEAN, STD = 0.1307, 0.3081  # of MNIST's training pixels, in 0..1
 

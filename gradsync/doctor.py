@@ -11,7 +11,7 @@ from importlib.metadata import version
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.errors import SandboxError
 from gradsync.finding import Finding
-from gradsync.mnist.check import check_data
+from gradsync.mnist import check_data
 from gradsync.ranks import LauncherError, RankFailure, get_launcher, run_ranks
 from gradsync.ranks.host.launchers.choice import LauncherName
 from gradsync.ranks.sandbox import cgroups

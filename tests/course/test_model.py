@@ -87,7 +87,7 @@ def accuracy_after(model, train, test, *, epochs, batch, lr):
 
 def test_it_learns_the_builtin_digits(model, tmp_path, monkeypatch):
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
-    monkeypatch.setattr("gradsync.mnist.folder.usual_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("gradsync.mnist.usual_folders", lambda: iter([tmp_path]))
 
     data = digits(download=False)
 

@@ -318,8 +318,8 @@ def test_damaged_data_is_found(monkeypatch, tmp_path):
 
 def test_without_data_a_download_is_tried(monkeypatch, tmp_path):
     monkeypatch.delenv("GRADSYNC_DATA", raising=False)
-    monkeypatch.setattr("gradsync.mnist.folder.usual_folders", lambda: iter([tmp_path]))
-    monkeypatch.setattr("gradsync.mnist.folder.MIRROR", "http://127.0.0.1:1/")
+    monkeypatch.setattr("gradsync.mnist.usual_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr("gradsync.mnist.MIRROR", "http://127.0.0.1:1/")
     monkeypatch.setenv("no_proxy", "*")
 
     finding = software.data()

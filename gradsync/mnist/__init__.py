@@ -1,1 +1,0 @@
-"""MNIST on disk: find its folder, read and check its files, download them."""
