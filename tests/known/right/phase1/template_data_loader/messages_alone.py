@@ -38,27 +38,3 @@ class PaddedDistributedSampler(Sampler[int]):
             chunk.append(ring[0])
             ring.rotate(-1)
         return iter(chunk)
-
-
-def create_dataloaders(
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    batch_size: int,
-    *,
-    world_size: int = 1,
-    rank: int = 0,
-    seed: int = 0,
-    num_workers: int = 0,
-    pin_memory: bool = False,
-) -> tuple[DataLoader, DataLoader]:
-    def build(dataset: Dataset, training: bool) -> DataLoader:
-        how: dict = {"sampler": None, "shuffle": None, "generator": None}
-        if world_size > 1:
-            how["sampler"] = PaddedDistributedSampler(dataset, world_size, rank, shuffle=training, seed=seed)
-        elif training:
-            how["shuffle"] = True
-            how["generator"] = torch.Generator()
-            how["generator"].manual_seed(seed)
-        return DataLoader(dataset, batch_size, num_workers=num_workers, pin_memory=pin_memory, **how)
-
-    return build(train_dataset, True), build(val_dataset, False)

@@ -23,26 +23,3 @@ class PaddedDistributedSampler(Sampler[int]):
 
     def __len__(self):
         return self.shape[1]
-
-
-def create_dataloaders(
-    train_dataset, val_dataset, batch_size, *, world_size=1, rank=0, seed=0, num_workers=0, pin_memory=False
-):
-    def loader(dataset, train):
-        sampler = generator = None
-        if world_size > 1:
-            sampler = PaddedDistributedSampler(dataset, world_size, rank, shuffle=train, seed=seed)
-        else:
-            generator = torch.Generator()
-            generator.manual_seed(seed)
-        return DataLoader(
-            dataset,
-            batch_size,
-            shuffle=train and sampler is None,
-            sampler=sampler,
-            generator=generator,
-            num_workers=num_workers,
-            pin_memory=pin_memory,
-        )
-
-    return loader(train_dataset, True), loader(val_dataset, False)

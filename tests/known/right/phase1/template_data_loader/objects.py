@@ -46,26 +46,3 @@ class PaddedDistributedSampler(Sampler[int]):
 
     def __len__(self):
         return self._count // self._ranks + bool(self._count % self._ranks)
-
-
-def create_dataloaders(
-    train_dataset,
-    val_dataset,
-    batch_size,
-    *,
-    world_size=1,
-    rank=0,
-    seed=0,
-    num_workers=0,
-    pin_memory=False,
-):
-    settings = dict(batch_size=batch_size, num_workers=num_workers, pin_memory=pin_memory)
-    if world_size == 1:
-        dice = torch.Generator()
-        dice.manual_seed(seed)
-        return DataLoader(train_dataset, shuffle=True, generator=dice, **settings), DataLoader(val_dataset, **settings)
-    mine = lambda dataset, shuffle: PaddedDistributedSampler(dataset, world_size, rank, shuffle=shuffle, seed=seed)
-    return (
-        DataLoader(train_dataset, sampler=mine(train_dataset, True), **settings),
-        DataLoader(val_dataset, sampler=mine(val_dataset, False), **settings),
-    )

@@ -5,83 +5,9 @@ manager, one call per dtype. Metrics go through an all-to-all in which each rank
 to everybody. Evaluation runs in inference mode.
 """
 
-import re
 import tempfile
-from dataclasses import astuple, field, replace
+from dataclasses import field, replace
 from itertools import groupby
-
-from torch.optim import SGD
-
-SINGLE = RankInfo(rank=0, world_size=1, local_rank=0, master_addr="127.0.0.1", master_port=29500)
-TOKEN = re.compile(r"(?P<open>\[)|(?P<close>\])|(?P<comma>,)|(?P<dash>-)|(?P<text>[^\[\],-]+)")
-
-
-def first_host(nodes: str) -> str:
-    host, within, taken = "", False, False
-    for token in TOKEN.finditer(nodes):
-        kind, text = token.lastgroup, token.group()
-        if kind == "open":
-            within, taken = True, False
-        elif kind == "close":
-            within = False
-        elif within:
-            if kind == "text" and not taken:
-                host, taken = host + text, True
-        elif kind == "comma":
-            break
-        else:
-            host += text
-    return host
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    def value_of(name: str) -> int:
-        if name not in environ:
-            raise ValueError(f"{name} is missing")
-        try:
-            return int(environ[name])
-        except ValueError as error:
-            raise ValueError(f"{name} is {environ[name]!r}, which is not an integer") from error
-
-    found = SINGLE
-    if not environ.keys().isdisjoint(("RANK", "WORLD_SIZE")):
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif not environ.keys().isdisjoint(("SLURM_PROCID", "SLURM_NTASKS")):
-        names = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-        if nodes := environ.get("SLURM_JOB_NODELIST"):
-            found = replace(found, master_addr=first_host(nodes))
-    else:
-        return found
-    found = replace(found, rank=value_of(names[0]), world_size=value_of(names[1]))
-    if found.rank < 0 or found.rank >= found.world_size:
-        raise ValueError(f"{names[0]} is {found.rank}, but there are {found.world_size} ranks ({names[1]})")
-    if names[2] in environ:
-        found = replace(found, local_rank=value_of(names[2]))
-    if "MASTER_ADDR" in environ:
-        found = replace(found, master_addr=environ["MASTER_ADDR"])
-    if "MASTER_PORT" in environ:
-        found = replace(found, master_port=value_of("MASTER_PORT"))
-    return found
-
-
-def setup_distributed(
-    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
-) -> torch.device:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(info.local_rank)
-        device, default = torch.device("cuda", info.local_rank), "nccl"
-    else:
-        device, default = torch.device("cpu"), "gloo"
-    rank, world_size, _, addr, port = astuple(info)
-    dist.init_process_group(
-        backend or default,
-        init_method=f"tcp://{addr}:{port}",
-        rank=rank,
-        world_size=world_size,
-        timeout=timeout,
-    )
-    meet(torch.device("cpu") if dist.get_backend() == "gloo" else device)
-    return device
 
 
 def cleanup_distributed() -> None:
@@ -258,37 +184,3 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) ->
     model.load_state_dict(state["model_state"])
     optimizer.load_state_dict(state["optimizer_state"])
     return int(state["epoch"])
-
-
-def train(
-    info: RankInfo,
-    model: nn.Module,
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    *,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int = 0,
-) -> list[dict[str, Any]]:
-    broadcast_model(model, src=0)
-    train_loader, val_loader = create_dataloaders(
-        train_dataset,
-        val_dataset,
-        batch_size,
-        world_size=info.world_size,
-        rank=info.rank,
-        seed=seed,
-    )
-    optimizer = SGD(model.parameters(), lr=lr, momentum=0.9, nesterov=True, foreach=True)
-    criterion = nn.CrossEntropyLoss()
-    history: list[dict[str, Any]] = []
-    for epoch in range(epochs):
-        train_loss = train_epoch(model, train_loader, criterion, optimizer, epoch)
-        result = evaluate(model, val_loader, criterion)
-        history.append(
-            dict(epoch=epoch, train_loss=train_loss, val_loss=result["loss"], val_accuracy=result["accuracy"])
-        )
-        if info.rank == 0:
-            print(f"[{epoch + 1}/{epochs}] train {train_loss:.4f} | val {result['loss']:.4f} | {result['hits']}/{result['samples']} right")
-    return history

@@ -6,55 +6,12 @@ folds replace loops that add up; effects are confined to the leaves.
 
 import io
 from functools import partial, reduce
-from itertools import chain, takewhile
+from itertools import chain
 from operator import add
-from typing import Callable, Iterable, Mapping, NamedTuple
+from typing import Callable, Iterable, NamedTuple
 
 import torch.distributed._functional_collectives as funcol
 from template_data_loader import ensure
-from torch.nn.functional import cross_entropy
-
-# ---- the environment, as a chain of alternatives ------------------------------------------------
-
-
-def first_host(nodes: str) -> str:
-    """head + (first of the bracket) + first_host(rest), or what is before the comma."""
-    head = "".join(takewhile(lambda c: c not in ",[", nodes))
-    rest = nodes[len(head) :]
-    if not rest.startswith("["):
-        return head
-    inside, _, behind = rest[1:].partition("]")
-    return head + inside.split(",")[0].split("-")[0] + first_host(behind)
-
-
-def integer(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
-    value = environ.get(name, default)
-    ensure(value is not None, f"{name} is missing")
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"{name}={value!r} is not an integer") from None
-
-
-def launched(names: tuple[str, str, str], host: Callable[[], str], environ: Mapping[str, str]) -> RankInfo:
-    r, n, l = names
-    rank, world = integer(environ, r), integer(environ, n)
-    ensure(0 <= rank < world, f"{r}={rank} is outside of a world with {n}={world}")
-    addr = environ["MASTER_ADDR"] if "MASTER_ADDR" in environ else host()
-    return RankInfo(rank, world, integer(environ, l, 0), addr, integer(environ, "MASTER_PORT", 29500))
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    local = lambda: "127.0.0.1"
-    slurm_host = lambda: first_host(environ.get("SLURM_JOB_NODELIST", "")) or local()
-    launchers = (
-        (("RANK", "WORLD_SIZE", "LOCAL_RANK"), local),
-        (("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), slurm_host),
-    )
-    found = (launched(names, host, environ) for names, host in launchers if any(map(environ.__contains__, names[:2])))
-    # a single process honours a master that somebody has set
-    alone = lambda: RankInfo(0, 1, 0, environ.get("MASTER_ADDR", local()), integer(environ, "MASTER_PORT", 29500))
-    return next(found, None) or alone()
 
 
 # ---- collectives as functions -------------------------------------------------------------------
@@ -85,10 +42,6 @@ def setup_distributed(
     here = torch.device("cuda", info.local_rank) if dist.get_backend() == "nccl" else torch.device("cpu")
     ensure(total(torch.ones((), device=here)).item() == info.world_size, "not every rank is up")
     return torch.device("cuda", info.local_rank) if gpu else torch.device("cpu")
-
-
-def cleanup_distributed() -> None:
-    return dist.destroy_process_group() if dist.is_initialized() else None
 
 
 def tensors_of(model: nn.Module) -> Iterable[Tensor]:
@@ -205,26 +158,3 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) ->
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     return int(content["epoch"])
-
-
-# ---- all of it ----------------------------------------------------------------------------------
-
-
-def train(
-    info: RankInfo, model: nn.Module, train_dataset, val_dataset, *, epochs: int, batch_size: int, lr: float, seed: int = 0
-) -> list[dict[str, Any]]:
-    broadcast_model(model)
-    loaders = create_dataloaders(
-        train_dataset, val_dataset, batch_size, world_size=info.world_size, rank=info.rank, seed=seed
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    tell = print if info.rank == 0 else lambda *_: None
-
-    def one(epoch: int) -> dict[str, Any]:
-        train_loss = train_epoch(model, loaders[0], cross_entropy, optimizer, epoch)
-        after = evaluate(model, loaders[1], cross_entropy)
-        entry = {"epoch": epoch, "train_loss": train_loss} | {f"val_{k}": v for k, v in after.items()}
-        tell("  ".join(f"{k}={v:.4g}" for k, v in entry.items()))
-        return entry
-
-    return list(map(one, range(epochs)))

@@ -1,82 +1,8 @@
 """Phase 1, trainer. Every collective is a future; what comes after it is a callback."""
 
 import contextlib
-from collections.abc import Iterator
 
 from torch.futures import Future
-
-
-def characters_of_first_host(nodes: str) -> Iterator[str]:
-    inside = skipping = False
-    for c in nodes:
-        if inside:
-            if c == "]":
-                inside = skipping = False
-            elif c in ",-":
-                skipping = True
-            elif not skipping:
-                yield c
-        elif c == "[":
-            inside = True
-        elif c == ",":
-            return
-        else:
-            yield c
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    for prefix, names in {
-        "": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        "SLURM_": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    }.items():
-        rank_name, size_name, local_name = names
-        if rank_name not in environ and size_name not in environ:
-            continue
-        values = {local_name: 0, "MASTER_PORT": 29500}
-        for name in (*names, "MASTER_PORT"):
-            if name in environ:
-                try:
-                    values[name] = int(environ[name], base=10)
-                except ValueError:
-                    raise ValueError(f"environment variable {name} is not an integer: {environ[name]!r}")
-            elif name not in values:
-                raise ValueError(f"environment variable {name} is missing, half of the set is there")
-        if values[rank_name] not in range(values[size_name]):
-            raise ValueError(
-                f"environment variable {rank_name} is {values[rank_name]}, {size_name} is {values[size_name]}"
-            )
-        host = environ.get("MASTER_ADDR")
-        if host is None and prefix:
-            host = "".join(characters_of_first_host(environ.get("SLURM_JOB_NODELIST", "")))
-        return RankInfo(
-            values[rank_name], values[size_name], values[local_name], host or "127.0.0.1", values["MASTER_PORT"]
-        )
-    return RankInfo(0, 1, 0, "127.0.0.1", 29500)
-
-
-def setup_distributed(
-    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
-) -> torch.device:
-    on_gpu = torch.cuda.is_available()
-    if on_gpu:
-        torch.cuda.set_device(info.local_rank)
-    dist.init_process_group(
-        backend=backend or ("nccl" if on_gpu else "gloo"),
-        init_method=f"tcp://{info.master_addr}:{info.master_port}",
-        rank=info.rank,
-        world_size=info.world_size,
-        timeout=timeout,
-    )
-    device = torch.device(f"cuda:{info.local_rank}" if on_gpu else "cpu")
-    meeting = torch.ones(1, device=device if dist.get_backend() == "nccl" else "cpu")
-    present = future_sum(meeting).wait()
-    assert int(present) == info.world_size
-    return device
-
-
-def cleanup_distributed() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group(dist.group.WORLD)
 
 
 def future_sum(tensor: Tensor, then: Callable[[Tensor], Any] = lambda total: total) -> Future:
@@ -220,44 +146,3 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) ->
     model.load_state_dict(state.pop("model"))
     optimizer.load_state_dict(state.pop("optimizer"))
     return state.pop("epoch")
-
-
-def train(
-    info: RankInfo,
-    model: nn.Module,
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    *,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int = 0,
-) -> list[dict[str, Any]]:
-    broadcast_model(model)
-    train_loader, val_loader = create_dataloaders(
-        train_dataset,
-        val_dataset,
-        batch_size,
-        world_size=info.world_size,
-        rank=info.rank,
-        seed=seed,
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    loss_fn = nn.CrossEntropyLoss()
-    history = []
-    if info.rank == 0:
-        print("epoch  train loss  val loss  val accuracy")
-    for epoch in range(epochs):
-        train_loss = train_epoch(model, train_loader, loss_fn, optimizer, epoch)
-        val = evaluate(model, val_loader, loss_fn)
-        history.append(
-            {
-                "epoch": epoch,
-                "train_loss": train_loss,
-                "val_loss": val["loss"],
-                "val_accuracy": val["accuracy"],
-            }
-        )
-        if info.rank == 0:
-            print(f"{epoch:5d}  {train_loss:10.4f}  {val['loss']:8.4f}  {val['accuracy']:12.4f}")
-    return history

@@ -5,41 +5,8 @@ Everything else, averages, metrics, waiting, is what each rank then works out fo
 the order of the ranks, so that all come to the same bits.
 """
 
-import re
 from collections import deque
 from itertools import chain
-from typing import Callable, Mapping
-
-# a host is a run of bracketed groups and of anything else but commas
-HOST = re.compile(r"(?:[^\[\],]|\[[^\]]*\])+")
-GROUP = re.compile(r"\[(?P<first>[^\],-]+)[^\]]*\]")
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    def whole(name: str, default: str | None = None) -> int:
-        text = environ.get(name, default)
-        if text is None:
-            raise ValueError(f"{name} is not set")
-        try:
-            return int(text)
-        except ValueError as e:
-            raise ValueError(f"{name}: {e}") from e
-
-    match ("RANK" in environ or "WORLD_SIZE" in environ, "SLURM_PROCID" in environ or "SLURM_NTASKS" in environ):
-        case (True, _):
-            names, addr = ("RANK", "WORLD_SIZE", "LOCAL_RANK"), "127.0.0.1"
-        case (False, True):
-            names, addr = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"), "127.0.0.1"
-            if found := HOST.match(environ.get("SLURM_JOB_NODELIST", "")):
-                addr = GROUP.sub(lambda g: g["first"], found[0])
-        case _:
-            return RankInfo(rank=0, world_size=1, local_rank=0, master_addr="127.0.0.1", master_port=29500)
-    rank, world, local = whole(names[0]), whole(names[1]), whole(names[2], "0")
-    if world <= 0:
-        raise ValueError(f"{names[1]}: {world} leaves no room for {names[0]}: {rank}")
-    if not 0 <= rank < world:
-        raise ValueError(f"{names[0]}: {rank} is outside of 0..{world - 1}")
-    return RankInfo(rank, world, local, environ.get("MASTER_ADDR", addr), whole("MASTER_PORT", "29500"))
 
 
 def setup_distributed(

@@ -1,47 +1,8 @@
 """Phase 1, second file. Gather everything, then let numpy do the mean."""
 
 import json
-import re
 
 import numpy as np
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    def number(key, default=None):
-        raw = environ.get(key)
-        if raw is None:
-            if default is None:
-                raise ValueError(f"{key} is not set")
-            return default
-        if not re.fullmatch(r"\s*[+-]?\d+\s*", raw):
-            raise ValueError(f"{key}: {raw!r} is no integer")
-        return int(raw)
-
-    host = "127.0.0.1"
-    if "RANK" in environ or "WORLD_SIZE" in environ:
-        prefix = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    elif "SLURM_PROCID" in environ or "SLURM_NTASKS" in environ:
-        prefix = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
-        nodes = environ.get("SLURM_JOB_NODELIST", "")
-        if nodes:
-            # blank out what is in brackets to find the comma that ends the first name ...
-            masked = re.sub(r"\[[^\]]*\]", lambda m: "#" * len(m.group()), nodes)
-            first = nodes[: (masked + ",").index(",")]
-            # ... and keep the first number of each bracket
-            host = re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", first)
-    else:
-        return RankInfo(0, 1, 0, host, 29500)
-
-    rank, size = number(prefix[0]), number(prefix[1])
-    if not 0 <= rank < size:
-        raise ValueError(f"{prefix[0]} = {rank} does not lie in 0..{prefix[1]}-1 = {size - 1}")
-    return RankInfo(
-        rank=rank,
-        world_size=size,
-        local_rank=number(prefix[2], 0),
-        master_addr=environ.get("MASTER_ADDR", host),
-        master_port=number("MASTER_PORT", 29500),
-    )
 
 
 def setup_distributed(
@@ -68,12 +29,6 @@ def setup_distributed(
     if [int(t) for t in heard] != list(range(info.world_size)):
         raise RuntimeError("the group is not what the launcher said")
     return device
-
-
-def cleanup_distributed() -> None:
-    if not dist.is_initialized():
-        return
-    dist.destroy_process_group()
 
 
 def _comm_device() -> torch.device:
@@ -274,36 +229,3 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) ->
     model.load_state_dict(content["model"])
     optimizer.load_state_dict(content["optimizer"])
     return content["epoch"]
-
-
-def train(
-    info: RankInfo,
-    model: nn.Module,
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    *,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int = 0,
-) -> list[dict[str, Any]]:
-    broadcast_model(model)
-    train_loader, val_loader = create_dataloaders(
-        train_dataset,
-        val_dataset,
-        batch_size,
-        world_size=info.world_size,
-        rank=info.rank,
-        seed=seed,
-    )
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.5)
-    criterion = nn.CrossEntropyLoss()
-    table = np.full((epochs, 3), np.nan)
-    for epoch in range(epochs):
-        table[epoch, 0] = train_epoch(model, train_loader, criterion, optimizer, epoch)
-        result = evaluate(model, val_loader, criterion)
-        table[epoch, 1:] = result["loss"], result["accuracy"]
-        if info.rank == 0:
-            print(epoch, np.array2string(table[epoch], precision=4))
-    keys = ("train_loss", "val_loss", "val_accuracy")
-    return [{"epoch": e, **dict(zip(keys, row))} for e, row in enumerate(table.tolist())]

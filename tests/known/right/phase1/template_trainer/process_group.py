@@ -5,57 +5,11 @@ that the course asks for are thin.
 """
 
 import functools
-import re
-import sys
 from contextlib import ExitStack, suppress
-from typing import Callable, Iterable, Mapping
+from typing import Callable, Iterable
 
 import torch.distributed.distributed_c10d as c10d
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-
-_INTEGER = re.compile(r"-?[0-9]+")
-
-
-def read_rank_info(environ: Mapping[str, str]) -> RankInfo:
-    problems: list[str] = []
-
-    def integer(name: str, default: int | None = None) -> int:
-        text = environ.get(name)
-        if text is None and default is not None:
-            return default
-        if text is None:
-            problems.append(f"{name} is missing")
-        elif not _INTEGER.fullmatch(text.strip()):
-            problems.append(f"{name} is {text!r} and not an integer")
-        else:
-            return int(text)
-        return 0
-
-    master = environ.get("MASTER_ADDR")
-    if "RANK" in environ or "WORLD_SIZE" in environ:
-        rank_name, size_name, local_name = "RANK", "WORLD_SIZE", "LOCAL_RANK"
-    elif "SLURM_PROCID" in environ or "SLURM_NTASKS" in environ:
-        rank_name, size_name, local_name = "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"
-        if master is None and (nodes := environ.get("SLURM_JOB_NODELIST")):
-            # a range or list in brackets becomes its first element, then the first comma ends it
-            while (shorter := re.sub(r"\[([^][,-]*)[^][]*\]", r"\1", nodes)) != nodes:
-                nodes = shorter
-            master = nodes.split(",", 1)[0]
-    else:
-        return RankInfo(0, 1, 0, "127.0.0.1", 29500)
-
-    info = RankInfo(
-        integer(rank_name),
-        integer(size_name),
-        integer(local_name, 0),
-        master or "127.0.0.1",
-        integer("MASTER_PORT", 29500),
-    )
-    if not problems and not 0 <= info.rank < info.world_size:
-        problems.append(f"{rank_name} is {info.rank}, outside of a world with {size_name} {info.world_size}")
-    if problems:
-        raise ValueError("bad environment: " + "; ".join(problems))
-    return info
 
 
 # -- the group -------------------------------------------------------------------------------------
@@ -83,30 +37,6 @@ class Group:
 
     def meet(self) -> None:
         self.pg.barrier().wait()
-
-
-def setup_distributed(
-    info: RankInfo, backend: str | None = None, timeout: timedelta = timedelta(seconds=60)
-) -> torch.device:
-    device = torch.device("cpu", 0)
-    if torch.cuda.is_available():
-        device = torch.device("cuda", info.local_rank)
-        torch.cuda.set_device(device)
-    backend = backend or (dist.Backend.NCCL if device.type == "cuda" else dist.Backend.GLOO)
-    dist.init_process_group(
-        backend=backend,
-        init_method="tcp://{0.master_addr}:{0.master_port}".format(info),
-        timeout=timeout,
-        world_size=info.world_size,
-        rank=info.rank,
-    )
-    Group().meet()
-    return device
-
-
-def cleanup_distributed() -> None:
-    if c10d.is_initialized():
-        c10d.destroy_process_group()
 
 
 def _buckets(tensors: Iterable[Tensor], limit: int = 1 << 20) -> Iterable[list[Tensor]]:
@@ -305,40 +235,3 @@ def load_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer) ->
     model.load_state_dict(state["state_dict"])
     optimizer.load_state_dict(state["optimizer"])
     return state["epoch"]
-
-
-def train(
-    info: RankInfo,
-    model: nn.Module,
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    *,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int = 0,
-) -> list[dict[str, Any]]:
-    log = sys.stdout if info.rank == 0 else open(os.devnull, "w")
-    broadcast_model(model)
-    train_loader, val_loader = create_dataloaders(
-        train_dataset, val_dataset, batch_size, world_size=info.world_size, rank=info.rank, seed=seed
-    )
-    engine = Engine(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9))
-    print(f"{len(train_loader)} steps per epoch on {info.world_size} rank(s)", file=log)
-    history: list[dict[str, Any]] = []
-    for epoch in range(epochs):
-        train_loss = train_epoch(model, train_loader, engine.loss_fn, engine.optimizer, epoch)
-        val = engine.judge(val_loader)
-        history.append(
-            {
-                "epoch": epoch,
-                "train_loss": train_loss,
-                "val_loss": val["loss"],
-                "val_accuracy": val["accuracy"],
-            }
-        )
-        print(f"epoch {epoch} | {train_loss:.4f} | {val['loss']:.4f} | {val['accuracy']:.4f}", file=log)
-    print("done", file=log)
-    if log is not sys.stdout:
-        log.close()
-    return history

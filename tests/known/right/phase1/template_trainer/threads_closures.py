@@ -4,68 +4,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import torch.nn.functional as F
-
-
-def split_hosts(nodelist):
-    """Split at commas that are outside of brackets."""
-    depth, hosts = 0, [""]
-    for c in nodelist:
-        depth += (c == "[") - (c == "]")
-        if c == "," and depth == 0:
-            hosts.append("")
-        else:
-            hosts[-1] += c
-    return hosts
-
-
-def expand_first(host):
-    while "[" in host:
-        left, rest = host.split("[", 1)
-        inner, right = rest.split("]", 1)
-        host = left + inner.split(",")[0].split("-")[0] + right
-    return host
-
-
-def read_rank_info(environ):
-    def get_int(name, *default):
-        if name not in environ:
-            if default:
-                return default[0]
-            raise ValueError("%s is not set" % name)
-        try:
-            return int(environ[name])
-        except ValueError:
-            raise ValueError("%s=%s is not an integer" % (name, environ[name])) from None
-
-    def info(rank_name, world_name, local_name, addr):
-        rank, world = get_int(rank_name), get_int(world_name)
-        if not 0 <= rank < world:
-            raise ValueError("%s=%d is not a rank of a world of %s=%d" % (rank_name, rank, world_name, world))
-        return RankInfo(rank, world, get_int(local_name, 0), environ.get("MASTER_ADDR", addr),
-                        get_int("MASTER_PORT", 29500))
-
-    if {"RANK", "WORLD_SIZE"} & set(environ):
-        return info("RANK", "WORLD_SIZE", "LOCAL_RANK", "127.0.0.1")
-    if {"SLURM_PROCID", "SLURM_NTASKS"} & set(environ):
-        nodes = environ.get("SLURM_JOB_NODELIST", "127.0.0.1")
-        return info("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", expand_first(split_hosts(nodes)[0]))
-    return RankInfo(0, 1, get_int("LOCAL_RANK", 0), environ.get("MASTER_ADDR", "127.0.0.1"),
-                    get_int("MASTER_PORT", 29500))
-
-
-def setup_distributed(info, backend=None, timeout=timedelta(seconds=60)):
-    cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(info.local_rank)
-    dist.init_process_group(backend or ["gloo", "nccl"][cuda],
-                            init_method="tcp://%s:%d" % (info.master_addr, info.master_port),
-                            rank=info.rank, world_size=info.world_size, timeout=timeout)
-    roll = [None] * info.world_size
-    dist.all_gather_object(roll, info.rank)
-    assert roll == list(range(info.world_size))
-    return torch.device("cuda", info.local_rank) if cuda else torch.device("cpu")
-
 
 def device_of(model):
     for t in list(model.parameters()) + list(model.buffers()):
@@ -221,20 +159,3 @@ def load_checkpoint(path, model, optimizer):
     model.load_state_dict(c["model"])
     optimizer.load_state_dict(c["optim"])
     return c["epoch"]
-
-
-def train(info, model, train_dataset, val_dataset, *, epochs, batch_size, lr, seed=0):
-    broadcast_model(model)
-    train_loader, val_loader = create_dataloaders(train_dataset, val_dataset, batch_size,
-                                                  world_size=info.world_size, rank=info.rank, seed=seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-
-    def one(epoch):
-        train_loss = train_epoch(model, train_loader, F.cross_entropy, optimizer, epoch)
-        val = evaluate(model, val_loader, F.cross_entropy)
-        if info.rank == 0:
-            print("epoch %d  train %.4f  val %.4f  accuracy %.4f" % (epoch, train_loss, val["loss"], val["accuracy"]))
-        return {"epoch": epoch, "train_loss": train_loss, "val_loss": val["loss"],
-                "val_accuracy": val["accuracy"]}
-
-    return [one(epoch) for epoch in range(epochs)]

@@ -9,8 +9,6 @@ import zlib
 from contextlib import suppress
 from datetime import timedelta
 
-from torch.utils.data import Subset
-
 
 def ring_all_reduce(tensor: Tensor) -> None:
     """All receives of the second pass are posted up front, and chunks land where they belong.
@@ -267,46 +265,6 @@ class ShardedOptimizer(Optimizer):
             for p in share:
                 p.copy_(flat[position : position + p.numel()].reshape(p.shape))
                 position += p.numel()
-
-
-class _Frozen:
-    """`with _Frozen(model)`: evaluation mode inside, and what it was before outside."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-
-    def __enter__(self) -> nn.Module:
-        self.modes = [m.training for m in self.model.modules()]
-        return self.model.eval()
-
-    def __exit__(self, *error: object) -> None:
-        for m, mode in zip(self.model.modules(), self.modes, strict=True):
-            m.training = mode
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
-) -> dict[str, Any]:
-    """Per-sample bookkeeping of this rank's share, then sums over ranks with the ring."""
-    device = next(model.parameters()).device
-    share = shard_without_padding(len(dataset), dist.get_world_size(), dist.get_rank())
-    losses, hits = [], []
-    with _Frozen(model) as frozen:
-        for inputs, targets in DataLoader(Subset(dataset, share), batch_size=batch_size):
-            outputs = frozen(inputs.to(device))
-            targets = targets.to(device)
-            losses.append(loss_fn(outputs, targets).double().expand(len(targets)))
-            hits.append(outputs.argmax(dim=1) == targets)
-    nothing = torch.zeros(0, dtype=torch.float64, device=device)
-    sums = torch.stack([
-        torch.cat([nothing, *losses]).sum(),
-        torch.cat([nothing, *(hit.double() for hit in hits)]).sum(),
-        torch.tensor(float(len(share)), dtype=torch.float64, device=device),
-    ])
-    ring_all_reduce(sums)
-    loss, correct, samples = sums.tolist()
-    return {"loss": loss / (samples or 1), "accuracy": correct / (samples or 1), "samples": int(samples)}
 
 
 _BEAT = 1.0

@@ -1,13 +1,10 @@
-"""Gradients are views of their buckets; training is kept as bytes and JSON in an .npz."""
+"""Gradients are views of their buckets; a helper thread sends around the ring."""
 
 import functools
-import json
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count as count_up
 
-import numpy as np
 from torch.utils.data import BatchSampler
 
 
@@ -327,125 +324,3 @@ def evaluate(
     if samples == 0:
         return {"loss": 0.0, "accuracy": 0.0, "samples": 0}
     return {"loss": loss.item() / samples, "accuracy": correct / samples, "samples": samples}
-
-
-def _pack(model: nn.Module, words: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Weights as bytes (numpy has no bfloat16), and the rest as JSON in an array of bytes."""
-    arrays = {}
-    kinds = {}
-    for name, tensor in model.state_dict().items():
-        tensor = tensor.detach().cpu().contiguous()
-        kinds[name] = [str(tensor.dtype).split(".")[1], list(tensor.shape)]
-        arrays["w:" + name] = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else np.zeros(0, np.uint8)
-    arrays["words"] = np.frombuffer(json.dumps({**words, "kinds": kinds}).encode(), dtype=np.uint8)
-    return arrays
-
-
-def _unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    with np.load(path, allow_pickle=False) as archive:
-        words = json.loads(archive["words"].tobytes())
-        state = {}
-        for name, (kind, shape) in words["kinds"].items():
-            raw = torch.from_numpy(archive["w:" + name].copy())
-            state[name] = raw.view(getattr(torch, kind)).reshape(shape)
-    return state, words
-
-
-def _write_archive(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(path.suffix + ".new")
-    with draft.open("wb") as file:
-        np.savez(file, **arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def _align(tensors: Iterable[Tensor]) -> None:
-    """Begin all broadcasts from rank 0, then wait for all."""
-    begun = []
-    for tensor in tensors:
-        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-        begun.append((tensor, copy, dist.broadcast(copy, 0, async_op=True)))
-    for tensor, copy, handle in begun:
-        handle.wait()
-        tensor.detach().copy_(copy)
-
-
-def _reseed(seed: int, rank: int, epoch: int, seen: int) -> None:
-    sequence = np.random.SeedSequence([seed % 2**32, rank, epoch, seen])
-    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0] >> 1))
-
-
-def train(
-    info: RankInfo,
-    model: nn.Module,
-    train_dataset: Dataset,
-    val_dataset: Dataset,
-    *,
-    epochs: int,
-    batch_size: int,
-    lr: float,
-    seed: int = 0,
-    accumulation_steps: int = 1,
-    resume_from: str | Path | None = None,
-) -> list[dict[str, Any]]:
-    """An .npz of bytes and JSON, written after each epoch and at its half; no pickle anywhere.
-
-    Every step has random numbers of its own: they follow from where training is.
-    """
-    file = Path(resume_from) if resume_from else None
-    everybody = info.world_size
-    start: list[Any] = [None]
-    if info.rank == 0 and file and file.exists():
-        state, start[0] = _unpack(file)
-        model.load_state_dict(state)
-    dist.broadcast_object_list(start)
-    _align([*model.parameters(), *model.buffers()])
-    now = start[0] or {"epoch": 0, "seen": 0, "sum": 0.0, "samples": 0}
-    now.pop("kinds", None)
-
-    def save() -> None:
-        if info.rank == 0 and file:
-            _write_archive(file, _pack(model, now))
-
-    loss_fn = nn.functional.cross_entropy
-    if start[0] is None:
-        save()
-    size_of_epoch = len(train_dataset)
-    sampler = ResumableDistributedSampler(train_dataset, everybody, info.rank, seed=seed)
-    sampler.resume(now["epoch"], now["seen"])
-    loader = DataLoader(train_dataset, batch_size, sampler=sampler)
-    sgd = torch.optim.SGD(model.parameters(), lr)
-    averager = BucketedGradientAverager(model)
-    history: list[dict[str, Any]] = []
-    for epoch in count_up(now["epoch"]):
-        if epoch >= epochs:
-            break
-        sampler.set_epoch(epoch)
-        model.train()
-        half_done = now["seen"] * 2 >= size_of_epoch
-        length, fetch = len(loader), iter(loader)
-        for _ in range(length):
-            _reseed(seed, info.rank, epoch, now["seen"])
-            batch = next(fetch)
-            rows = len(batch[1])
-            parts = split_microbatches(batch, min(rows, max(accumulation_steps, 1)))
-            now["sum"] += train_step_accumulated(model, parts, loss_fn, sgd, averager) * rows * everybody
-            now["samples"] += rows * everybody
-            now["seen"] = min(now["seen"] + rows * everybody, size_of_epoch)
-            if not half_done and now["seen"] * 2 >= size_of_epoch:
-                half_done = True
-                save()
-        _align(model.buffers())
-        val = evaluate(model, val_dataset, loss_fn, batch_size)
-        history.append(
-            {"epoch": epoch, "train_loss": now["sum"] / max(1, now["samples"]),
-             "val_loss": val["loss"], "val_accuracy": val["accuracy"]}
-        )
-        now = {"epoch": epoch + 1, "seen": 0, "sum": 0.0, "samples": 0}
-        save()
-        if info.rank == 0:
-            print(json.dumps(history[-1]), flush=True)
-    dist.barrier()
-    return history

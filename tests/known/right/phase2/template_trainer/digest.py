@@ -1,39 +1,6 @@
-"""Buckets of copies, which are sent again if a gradient came late; a ring of batched messages."""
+"""Buckets of copies, which are sent again if a gradient came late."""
 
 import weakref
-
-from torch.utils.data import Subset
-
-
-def ring_all_reduce(tensor: Tensor) -> None:
-    """In-place sum on a ring, uneven chunks, each exchange one `batch_isend_irecv`."""
-    world = dist.get_world_size()
-    me = dist.get_rank()
-    if world < 2:
-        return
-    target = tensor.detach()
-    flat = target.reshape(-1).contiguous()  # a view of contiguous memory, else a copy
-    parts = flat.tensor_split(world)  # some may be empty
-
-    def rotate(outgoing: Tensor, incoming: Tensor) -> None:
-        ops = []
-        if outgoing.numel():
-            ops.append(dist.P2POp(dist.isend, outgoing, (me + 1) % world))
-        if incoming.numel():
-            ops.append(dist.P2POp(dist.irecv, incoming, (me - 1) % world))
-        if ops:
-            for work in dist.batch_isend_irecv(ops):
-                work.wait()
-
-    for k in range(world - 1):
-        into = parts[(me - k - 1) % world]
-        scratch = torch.empty_like(into)
-        rotate(parts[(me - k) % world], scratch)
-        into.add_(scratch)
-    for k in range(world - 1):
-        rotate(parts[(me + 1 - k) % world], parts[(me - k) % world])
-    if not target.is_contiguous():
-        target.copy_(flat.view(target.shape))
 
 
 class _Bucket:
@@ -148,28 +115,3 @@ class BucketedGradientAverager:
     def close(self) -> None:
         """Take the hooks off the model."""
         self._detach()
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
-) -> dict[str, Any]:
-    """Each rank evaluates its contiguous part; one all-reduce of three sums at the end."""
-    share = shard_without_padding(len(dataset), dist.get_world_size(), dist.get_rank())
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    modes = [(module, module.training) for module in model.modules()]
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
-    model.eval()
-    try:
-        for inputs, targets in DataLoader(Subset(dataset, share), batch_size=batch_size):
-            inputs, targets = inputs.to(device), targets.to(device)
-            outputs = model(inputs)
-            sums[0] += loss_fn(outputs, targets).double() * len(targets)
-            sums[1] += (outputs.argmax(dim=1) == targets).sum()
-            sums[2] += len(targets)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-    dist.all_reduce(sums)
-    loss, correct, samples = sums.tolist()
-    return {"loss": loss / max(samples, 1), "accuracy": correct / max(samples, 1), "samples": int(samples)}

@@ -6,8 +6,6 @@ import json
 import math
 import time
 
-from torch.utils.data import Subset
-
 
 def _backward(model: nn.Module, batch: Batch, loss_fn: LossFunction, weight: float) -> Tensor:
     """Accumulate `weight` times the gradient of the batch's mean loss, and return that loss."""
@@ -141,43 +139,6 @@ class ShardedOptimizer(Optimizer):
                     # A clone, since a view as another dtype wants its bytes aligned.
                     p.copy_(row[offset : offset + nbytes].clone().view(p.dtype).view(p.shape))
                 offset += nbytes
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards each module is in its former mode."""
-    training = {module for module in model.modules() if module.training}
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def evaluate(
-    model: nn.Module, dataset: Dataset, loss_fn: LossFunction, batch_size: int
-) -> dict[str, Any]:
-    device = next(model.parameters()).device
-    mine = shard_without_padding(len(dataset), dist.get_world_size(), dist.get_rank())
-    loss_sum = correct = 0.0
-    with _evaluating(model):
-        for x, y in DataLoader(Subset(dataset, mine), batch_size=batch_size, shuffle=False):
-            x, y = x.to(device), y.to(device)
-            predicted = model(x)
-            loss_sum += loss_fn(predicted, y).item() * len(y)
-            correct += (predicted.argmax(1) == y).sum().item()
-    row = torch.tensor([loss_sum, correct, len(mine)], dtype=torch.float64, device=device)
-    rows = [torch.empty_like(row) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, row)
-    total = torch.stack(rows).sum(dim=0)
-    count = int(total[2])
-    return {
-        "loss": float(total[0]) / count if count else 0.0,
-        "accuracy": float(total[1]) / count if count else 0.0,
-        "samples": count,
-    }
 
 
 _SECONDS_BETWEEN_SAVES = 2.0

@@ -1,64 +1,6 @@
-"""A padded ring; training is saved every 20 steps, and each rank reads the file for itself."""
+"""Training is saved every 20 steps, and each rank reads the file for itself."""
 
 import itertools
-from contextlib import nullcontext
-
-
-@torch.no_grad()
-def ring_all_reduce(tensor: Tensor) -> None:
-    """Sum over ranks in place: isend to the right, irecv from the left, chunks padded with zeros."""
-    world, rank = dist.get_world_size(), dist.get_rank()
-    if world == 1 or tensor.numel() == 0:
-        return
-    right, left = (rank + 1) % world, (rank - 1) % world
-    size = -(-tensor.numel() // world)
-    flat = tensor.new_zeros(size * world)
-    flat[: tensor.numel()] = tensor.reshape(-1)
-    chunks = list(flat.split(size))
-    arriving = torch.empty_like(chunks[0])
-
-    def exchange(outgoing: Tensor, incoming: Tensor) -> None:
-        sending = dist.isend(outgoing, right)
-        receiving = dist.irecv(incoming, left)
-        receiving.wait()
-        sending.wait()
-
-    for step in range(world - 1):
-        exchange(chunks[(rank - step) % world], arriving)
-        chunks[(rank - step - 1) % world] += arriving
-    for step in range(world - 1):
-        exchange(chunks[(rank + 1 - step) % world], chunks[(rank - step) % world])
-    tensor.copy_(flat[: tensor.numel()].view(tensor.shape))
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def train_step_accumulated(
-    model: nn.Module,
-    microbatches: Sequence[Batch],
-    loss_fn: LossFunction,
-    optimizer: Optimizer,
-    averager: BucketedGradientAverager,
-) -> float:
-    """Weigh each microbatch's mean loss by its share of the samples; sync on the last alone."""
-    device = _device_of(model)
-    total = sum(len(targets) for _, targets in microbatches)
-    optimizer.zero_grad()
-    mine = torch.zeros((), dtype=torch.float64, device=device)
-    for number, (inputs, targets) in enumerate(microbatches, start=1):
-        inputs, targets = inputs.to(device), targets.to(device)
-        quiet = averager.no_sync() if number < len(microbatches) else nullcontext()
-        with quiet:
-            loss = loss_fn(model(inputs), targets) * (len(targets) / total)
-            loss.backward()
-        mine += loss.detach()
-    averager.finish()
-    optimizer.step()
-    dist.all_reduce(mine)
-    return mine.item() / dist.get_world_size()
-
 
 _STEPS_BETWEEN_SAVES = 20
 
