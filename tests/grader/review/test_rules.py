@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from checks import review_corpus, rule_index
+from gradsync.course.catalogue import read_toml
+from gradsync.course.patches import patched
 from gradsync.review import review, review_text
 from gradsync.review.catalogue import DEFAULT, RULES, page
 from gradsync.review.checklist import EVIDENCE
@@ -13,8 +15,21 @@ from gradsync.review.checklist import EVIDENCE
 ROOT = Path(__file__).parents[3]
 SAMPLES = Path(__file__).parent / "samples"
 RIGHT = sorted((SAMPLES / "right").glob("*.py"))
-WRONG = sorted((SAMPLES / "wrong").glob("*.py"))
+WRONG = {path.stem: path.read_text(encoding="utf-8") for path in (SAMPLES / "wrong").glob("*.py")}
 SOLUTIONS = sorted((ROOT / "solutions").rglob("*.py"))
+
+
+def with_patches(name):
+    """Return a script of patches.toml, with the codes that it must get, as those of files."""
+    row = PATCHES[name]
+    text = (SAMPLES / "right" / row["script"]).read_text(encoding="utf-8")
+    for old, new in row["patches"]:
+        text = patched(text, old, new)
+    return f"# expect: {', '.join(row['codes'])}\n{text}"
+
+
+PATCHES = read_toml(SAMPLES / "wrong" / "patches.toml")
+WRONG |= {name: with_patches(name) for name in PATCHES}
 
 
 def code_of(page, heading):
@@ -93,12 +108,12 @@ def test_nothing_is_found_in_an_untouched_template(path):
     assert review([path]).findings == ()
 
 
-@pytest.mark.parametrize("path", WRONG, ids=lambda path: path.stem)
-def test_the_mistake_of_a_wrong_script_is_found_in_its_line(path):
-    text = path.read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", sorted(WRONG))
+def test_the_mistake_of_a_wrong_script_is_found_in_its_line(name):
+    text = WRONG[name]
     codes = re.search(r"^# expect: (.*)$", text, re.M)[1].split(", ")
     lines = [n for n, line in enumerate(text.splitlines(), 1) if line.endswith("  # here")]
 
-    found = review([path], RULES, unsure=True).findings
+    found = review_text(text, "wrong.py", RULES, unsure=True).findings
 
     assert [(f.code, f.line) for f in found] == list(zip(codes, lines, strict=True))

@@ -1,6 +1,4 @@
-"""Every rank shuffles the complete dataset."""
-
-# expect: DDP002
+"""A function makes the loaders; without ranks, it uses no sampler."""
 
 import torch
 import torch.distributed as dist
@@ -18,8 +16,14 @@ class Images(Dataset):
 
 
 def create_dataloaders(train_set, val_set, batch_size, world_size=1, rank=0):
-    train_loader = DataLoader(train_set, batch_size=batch_size, shuffle=True)  # here
-    val_loader = DataLoader(val_set, batch_size=batch_size)
+    train_sampler, val_sampler = None, None
+    if world_size > 1:
+        train_sampler = DistributedSampler(train_set, num_replicas=world_size, rank=rank)
+        val_sampler = DistributedSampler(val_set, num_replicas=world_size, rank=rank, shuffle=False)
+    train_loader = DataLoader(
+        train_set, batch_size, shuffle=train_sampler is None, sampler=train_sampler
+    )
+    val_loader = DataLoader(val_set, batch_size, sampler=val_sampler)
     return train_loader, val_loader
 
 
