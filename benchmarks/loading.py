@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.metadata import version
 from itertools import islice
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.figure import Figure, in_turns, seconds
-from gradsync.data import digits, mnist_root
+from gradsync.data import digits, import_torchvision, mnist_root
 
 BATCH = 64
 BATCHES = 100
@@ -25,7 +22,7 @@ def figures() -> Iterator[Figure]:
     if not data.is_mnist:
         print(f"MNIST is not available, so loading it is not measured: {data.source}")
         return
-    tv = _torchvision()
+    tv = import_torchvision()
     transform = tv.transforms.Compose(
         [tv.transforms.ToTensor(), tv.transforms.Normalize((0.1307,), (0.3081,))]
     )
@@ -39,15 +36,6 @@ def figures() -> Iterator[Figure]:
         "20 times the samples/s",
         one >= 20 * other,
     )
-
-
-def _torchvision() -> Any:
-    """Return torchvision; if it is of another build than torch, its operators do not load."""
-    if version("torch").partition("+")[2] != version("torchvision").partition("+")[2]:
-        for name in ("nms", "qnms"):  # the import needs only their schemas
-            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-            torch.library.define(f"torchvision::{name}", schema)
-    return import_module("torchvision")
 
 
 def _rate(dataset: Dataset[tuple[torch.Tensor, int]]) -> float:

@@ -22,11 +22,12 @@ from gradsync.mnist import (
     advice,
     cache_folder,
     download_mnist,
+    import_torchvision,
     mnist_root,
     read_mnist,
 )
 
-__all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "mnist_root"]
+__all__ = ["DataError", "Digits", "InMemoryDigits", "digits", "import_torchvision", "mnist_root"]
 
 MEAN, STD = 0.1307, 0.3081  # of MNIST's training pixels, in 0..1
 

@@ -1,4 +1,4 @@
-"""MNIST on disk: find its folder, download its files, read and check them, without torch.
+"""MNIST on disk: find its folder, download its files with torchvision, read and check them.
 
 A root is a folder with `MNIST/raw`, in the layout of `torchvision.datasets.MNIST`.
 """
@@ -6,25 +6,27 @@ A root is a folder with `MNIST/raw`, in the layout of `torchvision.datasets.MNIS
 from __future__ import annotations
 
 import gzip
-import hashlib
 import math
 import os
 import shutil
+import socket
 import struct
+import sys
 import urllib.request
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
+from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 from urllib.error import HTTPError
 
 import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
-from rich.console import Console
-from rich.progress import wrap_file
 
 from gradsync.course.catalogue import CourseError, find_course
 from gradsync.finding import Finding
@@ -32,12 +34,7 @@ from gradsync.finding import Finding
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # as in torchvision
 RAW = Path("MNIST", "raw")
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
-DIGESTS = {  # MD5 of each gzipped file, as in torchvision
-    f"train-{IMAGES}": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    f"train-{LABELS}": "d53e105ee54ea40749a09fcbcd1e9432",
-    f"t10k-{IMAGES}": "9fb629c4189551a2d022fa330f9573f3",
-    f"t10k-{LABELS}": "ec29112dd5afa0611ce80d1b7f02629c",
-}
+FILES = tuple(f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS))
 TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
 Bytes = npt.NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes]  # images (M, 28, 28), labels (M,)
@@ -72,7 +69,7 @@ def mnist_root(root: Path | str | None = None) -> Path | None:
 def holds_mnist(root: Path) -> bool:
     """Return whether any of MNIST's files is in `root`, gzipped or not."""
     ends = ("", ".gz")
-    return any(os.access(root / RAW / (name + end), os.R_OK) for name in DIGESTS for end in ends)
+    return any(os.access(root / RAW / (name + end), os.R_OK) for name in FILES for end in ends)
 
 
 def usual_folders() -> Iterator[Path]:
@@ -183,7 +180,7 @@ def download_mnist(target: Path) -> str | None:
             _fetch(target)
         finally:
             lock.release()
-    except (OSError, HTTPException) as problem:
+    except (OSError, RuntimeError, HTTPException) as problem:
         return (str(problem).strip() or type(problem).__name__).splitlines()[-1].strip("<>")
     return None
 
@@ -199,22 +196,55 @@ def _acquire(lock: FileLock) -> bool:
 
 
 def _fetch(target: Path) -> None:
-    unfinished = target / "unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that failed or was killed
-    unfinished.mkdir()
-    for name, digest in DIGESTS.items():
-        path = unfinished / f"{name}.gz"
-        with urllib.request.urlopen(MIRROR + path.name, timeout=TIME_LIMIT) as answer:
-            size, console = int(answer.headers["Content-Length"] or 0), Console(stderr=True)
-            with (
-                wrap_file(answer, size, description=path.name, console=console) as source,
-                path.open("wb") as copy,
-            ):
-                shutil.copyfileobj(source, copy)
-        if hashlib.md5(path.read_bytes()).hexdigest() != digest:
-            raise OSError(f"{MIRROR}{path.name} was corrupted on the way")
-    (target / "MNIST").mkdir(exist_ok=True)
-    unfinished.rename(target / RAW)  # only after the download is complete
+    for leftover in target.glob("unfinished-*"):  # of a killed process: this one has the lock
+        shutil.rmtree(leftover, ignore_errors=True)
+    dataset = import_torchvision().datasets.MNIST
+    with TemporaryDirectory(prefix="unfinished-", dir=target, ignore_cleanup_errors=True) as folder:
+        with _socket_timeout(TIME_LIMIT):
+            dataset(folder, download=True)
+        (target / "MNIST").mkdir(exist_ok=True)
+        (Path(folder) / RAW).rename(target / RAW)  # only after the download is complete
+
+
+def import_torchvision() -> Any:
+    """Return torchvision, even if its compiled operators don't match this torch.
+
+    With a CPU build of torch, the import of PyPI's torchvision fails with "operator
+    torchvision::nms does not exist". Datasets and transforms need only the operators' schemas.
+    """
+    if "torchvision" in sys.modules:
+        return sys.modules["torchvision"]
+    try:
+        return _import_again()
+    except RuntimeError as problem:
+        if "torchvision::nms" not in str(problem):
+            raise
+    import torch
+
+    # Only after the first attempt failed: they would clash with operators that do load.
+    for name in ("nms", "qnms"):
+        if not hasattr(torch.ops.torchvision, name):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            torch.library.define(f"torchvision::{name}", schema)
+    return _import_again()
+
+
+def _import_again() -> Any:
+    # An import that failed leaves submodules behind, which make the next one fail.
+    for name in [name for name in sys.modules if name.startswith("torchvision.")]:
+        del sys.modules[name]
+    return import_module("torchvision")
+
+
+@contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """Set how long a connection may be silent: torchvision sets no limit."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 # Check

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_mnist import IMAGES, LABELS, RAW, mirror, mnist_files, write
+from small_mnist import LABELS, RAW, mirror, mnist_files, write
 from torch.utils.data import DataLoader, Subset
 
 from gradsync import data
 from gradsync.course.catalogue import Course
-from gradsync.data import DataError, digits, mnist_root
+from gradsync.data import DataError, digits, import_torchvision, mnist_root
 
 BESIDE_THE_CHECKOUT = Path(__file__).parents[3] / "shared" / "mnist"
 MNIST = Path(os.environ.get("GRADSYNC_DATA") or BESIDE_THE_CHECKOUT)
@@ -38,8 +38,14 @@ def small(tmp_path):
 
 @pytest.fixture
 def no_network(monkeypatch):
-    monkeypatch.setattr("gradsync.mnist.MIRROR", "http://127.0.0.1:1/")
+    mnist = import_torchvision().datasets.MNIST
+    monkeypatch.setattr(mnist, "mirrors", ["http://127.0.0.1:1/"])
     monkeypatch.setenv("no_proxy", "*")
+
+
+def pipeline():
+    transforms = import_torchvision().transforms
+    return transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
 
 
 # Sources
@@ -75,7 +81,7 @@ def test_mnist_in_the_cache_is_not_downloaded(cache, no_network):
 
 
 def test_a_download_goes_into_the_cache(cache, monkeypatch):
-    with mirror(monkeypatch):
+    with mirror(import_torchvision().datasets.MNIST, monkeypatch):
         found = digits()
 
     assert found.is_mnist
@@ -146,11 +152,10 @@ def test_other_damaged_files_name_the_place_for_a_complete_copy(tmp_path):
 # Values
 
 
-def test_pixels_are_those_of_totensor_and_normalize(small):
-    pixels = torch.frombuffer(bytearray(mnist_files()[f"train-{IMAGES}"][16:]), dtype=torch.uint8)
+def test_pixels_equal_those_of_totensor_and_normalize(tmp_path, small):
+    theirs = import_torchvision().datasets.MNIST(str(tmp_path / "small"), transform=pipeline())
 
-    expected = (pixels.float().div(255) - 0.1307) / 0.3081
-    assert torch.equal(small.train.images.flatten(), expected)
+    assert torch.equal(small.train.images, torch.stack([image for image, _ in theirs]))
 
 
 def test_a_sample_is_an_image_and_an_int(small):

@@ -1,5 +1,6 @@
 """Reading, checking and downloading MNIST's files."""
 
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,28 @@ import pytest
 from small_mnist import IMAGES, LABELS, RAW, idx, mirror, mnist_files, write, zipped
 
 from gradsync import mnist
-from gradsync.mnist import DataError, download_mnist, holds_mnist, read_mnist
+from gradsync.mnist import (
+    DataError,
+    download_mnist,
+    holds_mnist,
+    import_torchvision,
+    read_mnist,
+)
 
 TRAIN_IMAGES, TRAIN_LABELS = f"train-{IMAGES}", f"train-{LABELS}"
 TEST_IMAGES, TEST_LABELS = f"t10k-{IMAGES}", f"t10k-{LABELS}"
+
+
+@pytest.fixture
+def mnist_class():
+    return import_torchvision().datasets.MNIST
+
+
+def python(code, **environ):
+    """Run `code` in a new interpreter."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, **environ
+    )
 
 
 def test_four_files_give_a_training_and_a_test_set(tmp_path):
@@ -92,65 +111,67 @@ def test_a_gzip_of_half_a_file_is_named(tmp_path):
         read_mnist(root)
 
 
-def test_a_download_is_complete(tmp_path, monkeypatch):
-    with mirror(monkeypatch):
+def test_a_download_is_complete(tmp_path, mnist_class, monkeypatch):
+    with mirror(mnist_class, monkeypatch):
         download_mnist(tmp_path)
 
     assert len(read_mnist(tmp_path)[0][1]) == 40
 
 
-def test_a_download_shows_its_progress(tmp_path, monkeypatch, capsys):
-    with mirror(monkeypatch):
+def test_a_download_shows_its_progress(tmp_path, mnist_class, monkeypatch, capsys):
+    with mirror(mnist_class, monkeypatch):
         download_mnist(tmp_path)
 
-    assert f"{TEST_LABELS}.gz" in capsys.readouterr().err
+    assert "100" in capsys.readouterr().err
 
 
-def test_ranks_that_start_at_once_download_once(tmp_path, monkeypatch):
-    with mirror(monkeypatch) as server, ThreadPoolExecutor(4) as ranks:
+def test_ranks_that_start_at_once_download_once(tmp_path, mnist_class, monkeypatch):
+    with mirror(mnist_class, monkeypatch) as server, ThreadPoolExecutor(4) as ranks:
         obstacles = list(ranks.map(download_mnist, [tmp_path] * 4))
 
+    # torchvision sends two requests for each file: one for its address, one for its content.
     assert obstacles == [None] * 4
-    assert server.asked.count(f"{TRAIN_IMAGES}.gz") == 1
+    assert server.asked.count(f"{TRAIN_IMAGES}.gz") == 2
 
 
-def test_a_broken_connection_leaves_no_files_of_mnist(tmp_path, monkeypatch):
-    with mirror(monkeypatch, "half"):
+def test_a_broken_connection_leaves_no_files_of_mnist(tmp_path, mnist_class, monkeypatch):
+    with mirror(mnist_class, monkeypatch, "half"):
         obstacle = download_mnist(tmp_path)
 
     assert obstacle is not None
     assert not holds_mnist(tmp_path)
 
 
-def test_files_other_than_mnist_are_not_kept(tmp_path, monkeypatch):
+def test_files_other_than_mnist_are_not_kept(tmp_path, mnist_class, monkeypatch):
     other = zipped(mnist_files(train=7))
-    with mirror(monkeypatch, files=other):
+    with mirror(mnist_class, monkeypatch, files=other):
         obstacle = download_mnist(tmp_path)
 
     assert "corrupted" in obstacle
     assert not holds_mnist(tmp_path)
 
 
-def test_a_server_that_never_answers_is_given_up(tmp_path, monkeypatch):
+def test_a_server_that_never_answers_is_given_up(tmp_path, mnist_class, monkeypatch):
     monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
-    with mirror(monkeypatch, "silent"):
+    with mirror(mnist_class, monkeypatch, "silent"):
         obstacle = download_mnist(tmp_path)
 
     assert obstacle == "timed out"
+    assert socket.getdefaulttimeout() is None
 
 
-def test_ranks_wait_for_a_silent_server_only_once(tmp_path, monkeypatch):
+def test_ranks_wait_for_a_silent_server_only_once(tmp_path, mnist_class, monkeypatch):
     monkeypatch.setattr(mnist, "TIME_LIMIT", 0.3)
-    with mirror(monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
+    with mirror(mnist_class, monkeypatch, "silent") as server, ThreadPoolExecutor(4) as ranks:
         list(ranks.map(download_mnist, [tmp_path] * 4))
 
     assert len(server.asked) == 1
 
 
-def test_unfinished_downloads_of_a_killed_process_are_removed(tmp_path, monkeypatch):
-    write(tmp_path / "unfinished", {TRAIN_IMAGES: b"half"})
+def test_unfinished_downloads_of_a_killed_process_are_removed(tmp_path, mnist_class, monkeypatch):
+    write(tmp_path / "unfinished-abc", {TRAIN_IMAGES: b"half"})
 
-    with mirror(monkeypatch):
+    with mirror(mnist_class, monkeypatch):
         download_mnist(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["MNIST", "download.lock"]
@@ -164,13 +185,75 @@ def test_an_unwritable_cache_is_reported(tmp_path):
     assert "Not a directory" in obstacle
 
 
+def test_torchvision_can_be_imported_with_any_build_of_torch():
+    run = python(
+        "from gradsync.data import import_torchvision\n"
+        "assert import_torchvision() is import_torchvision()\n"
+        "import torchvision\n"
+        "torchvision.datasets.MNIST, torchvision.transforms.ToTensor()"
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+def test_torchvision_can_be_imported_after_a_failed_import():
+    run = python(
+        "from gradsync.data import import_torchvision\n"
+        "try:\n"
+        "    import torchvision\n"
+        "except RuntimeError:\n"
+        "    pass\n"
+        "import_torchvision().datasets.MNIST"
+    )
+
+    assert run.returncode == 0, run.stderr
+
+
+WITH_OPERATORS = """
+import torch
+library = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    library.impl(name, lambda dets, scores, iou_threshold: scores + 1, "CPU")
+"""
+
+
+@pytest.mark.slow
+def test_a_torchvision_whose_operators_load_keeps_them(tmp_path):
+    (tmp_path / "torchvision.py").write_text(WITH_OPERATORS)
+    run = python(
+        "import sys; sys.path.insert(0, '.')\n"
+        "import torch\n"
+        "from gradsync.data import import_torchvision\n"
+        "import_torchvision()\n"
+        "print(torch.ops.torchvision.nms(torch.ones(1, 4), torch.ones(1), 0.5).item())",
+        cwd=tmp_path,
+    )
+
+    assert run.stdout == "2.0\n", run.stderr
+
+
+@pytest.mark.slow
+def test_other_import_errors_are_raised(tmp_path):
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('something else')")
+    run = python(
+        "import sys; sys.path.insert(0, '.')\n"
+        "from gradsync.data import import_torchvision\n"
+        "import_torchvision()",
+        cwd=tmp_path,
+    )
+
+    assert run.stderr.endswith("RuntimeError: something else\n")
+
+
 def test_reading_imports_no_torch(tmp_path):
     write(tmp_path, WHOLE)
-    code = (
+    run = python(
         "import sys; from pathlib import Path; from gradsync.mnist import read_mnist\n"
         "read_mnist(Path('.'))\n"
-        "sys.exit('torch' in sys.modules)"
+        "sys.exit('torch' in sys.modules)",
+        cwd=tmp_path,
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
 
-    assert run.returncode == 0
+    assert run.returncode == 0, run.stderr

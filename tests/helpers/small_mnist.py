@@ -76,13 +76,13 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def mirror(monkeypatch, manner="whole", files=None):
-    """Download from a server in this process."""
+def mirror(mnist_class, monkeypatch, manner="whole", files=None):
+    """Make torchvision's `mnist_class` download from a server in this process."""
     packed = zipped(mnist_files())
     server = Mirror(packed if files is None else files, manner)
-    sums = {name[:-3]: hashlib.md5(content).hexdigest() for name, content in packed.items()}
-    monkeypatch.setattr("gradsync.mnist.DIGESTS", sums)
-    monkeypatch.setattr("gradsync.mnist.MIRROR", server.url)
+    sums = [(name, hashlib.md5(content).hexdigest()) for name, content in packed.items()]
+    monkeypatch.setattr(mnist_class, "resources", sums)
+    monkeypatch.setattr(mnist_class, "mirrors", [server.url])
     monkeypatch.setenv("no_proxy", "*")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()

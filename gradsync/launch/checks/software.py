@@ -26,12 +26,13 @@ FAIR_SHARE = 0.2  # of a step's time; with more communication, a larger batch is
 def torch_and_torchvision() -> Finding:
     """Check that torchvision was built for the installed version of torch."""
     name, why = "torch", "torchvision works only with the version of torch that it was built for"
-    torch = version("torch")
     try:
-        vision, needed = version("torchvision"), requires("torchvision") or []
-    except PackageNotFoundError:
-        return Finding(name, "ok", f"torch {torch}, without torchvision, which is optional", why)
-    needs = [match[1] for match in map(REQUIRED.match, needed) if match is not None]
+        torch, vision = version("torch"), version("torchvision")
+        matches = map(REQUIRED.match, requires("torchvision") or [])
+        needs = [match[1] for match in matches if match is not None]
+    except PackageNotFoundError as missing:
+        remedy = "Run `pip install 'gradsync[course]'`."
+        return Finding(name, "failed", f"{missing.name} is not installed", why, remedy)
     found = f"torch {torch}, torchvision {vision}"
     base, _, build = torch.partition("+")
     if needs and needs[0] != base:
@@ -40,7 +41,10 @@ def torch_and_torchvision() -> Finding:
     other = vision.partition("+")[2]
     if build != other:
         found += f": builds {build or 'PyPI'} and {other or 'PyPI'} differ"
-        remedy = "gradsync itself does not use torchvision. If you do, install both from one index."
+        remedy = (
+            "gradsync uses only torchvision's data sets, which work. If other code fails, install "
+            "both from one index."
+        )
         return Finding(name, "warning", found, why, remedy)
     return Finding(name, "ok", found, why)
 
