@@ -39,6 +39,8 @@ class Task:
     world_size: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, Path] = field(default_factory=dict)
+    # Names of modules -> the files to import instead; "": names in the module raise when called.
+    substitutes: Mapping[str, str] = field(default_factory=dict)
     roots: tuple[Path, ...] = ()  # a message may name lines in these; empty: all but libraries
     path: tuple[str, ...] = ()  # inserted before the ranks' sys.path
     readable: tuple[Path, ...] = ()  # further folders that ranks in a sandbox can read
@@ -127,6 +129,7 @@ class Task:
             "cwd": str(self.cwd or directory),
             "environ": None if self.environ is None else {**self.environ, **self._torchrun(rank)},
             "modules": {name: str(path) for name, path in self.modules.items()},
+            "substitutes": dict(self.substitutes),
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
             "process_group": self.process_group,

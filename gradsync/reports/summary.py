@@ -188,7 +188,11 @@ def standing(report: Report) -> str:
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
     state = _listed([f"{done} of {counted(len(every), 'exercise')} done", *_left(report)])
-    causes = [f"{text} So no test of this file could run." for text in unimported(report.verdicts)]
+    causes = [
+        f"{text} So no test of this file could run. Files that import it were tested with a "
+        "substitute."
+        for text in unimported(report.verdicts)
+    ]
     return " ".join([*causes, state])
 
 

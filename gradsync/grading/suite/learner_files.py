@@ -2,16 +2,15 @@
 
 Every rank of every test imports `template_trainer.py`, and most of an import's time is compiling:
 later ranks use the compiled file. If a file can't be imported, all its tests fail in the same way:
-it is diagnosed once, and its tests start no ranks. Files are compiled on a rank, because some
-sources crash the compiler.
+it is diagnosed once, and its tests start no ranks. Files that import it get a substitute, as they
+do for a missing file. Files are compiled on a rank, because some sources crash the compiler.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
@@ -60,12 +59,12 @@ class LearnerFiles:
         Raises:
             MissingFile: a file that the function needs is missing or refused.
         """
-        others = (*self._standins(), *self._given())
+        given = self._given()
         return {
             "modules": self._modules(probe),
             "roots": (self.submission,),
-            "path": (str(self._folder), *map(str, others)),  # for imports in learners' files
-            "readable": others,
+            "path": (str(self._folder), *map(str, given)),  # for imports in learners' files
+            "readable": given,
             "environ": {**rank_environ(bare=True), **GRADED},
         }
 
@@ -83,8 +82,24 @@ class LearnerFiles:
         paths = [path for path in files if path.is_file()]
         key = (task.path, *((path, path.stat().st_mtime_ns) for path in paths))
         if key not in _LOADED:
-            _LOADED[key] = _load(task, paths, launcher) if paths else Loaded()
+            _LOADED[key] = _load(self, task, paths, launcher, {}) if paths else Loaded()
         return _LOADED[key]
+
+    def with_substitutes(self, task: Task, failures: Collection[str]) -> Task:
+        """Return a run with substitutes for missing files, and for those that can't be imported.
+
+        The course may have a stand-in for a file. If it has none, the names of the file can be
+        imported, but raise when they are called.
+        """
+        folder = self.course.standins(self.phase)
+        substitutes: dict[str, str] = {}
+        for file in self.course.files(self.phase):
+            if file in failures or not (self._folder / file).is_file():
+                name, standin = file.removesuffix(".py"), folder / file
+                place = str(standin) if standin.is_file() else ""
+                substitutes |= {name: place, f"{self.phase}.{name}": place}
+        readable = (*task.readable, folder) if any(substitutes.values()) else task.readable
+        return replace(task, substitutes=substitutes, readable=readable)
 
     @property
     def _folder(self) -> Path:
@@ -105,12 +120,6 @@ class LearnerFiles:
                 raise MissingFile(full_stop(self.refused.get(name, absent)))
         return modules
 
-    def _standins(self) -> tuple[Path, ...]:
-        """Return the folder of stand-ins, if the submission lacks one of the files."""
-        folder = self.course.standins(self.phase)
-        lacks = any(not (self._folder / path.name).is_file() for path in folder.glob("*.py"))
-        return (folder,) if lacks else ()
-
     def _given(self) -> tuple[Path, ...]:
         """Return the course's folder of the phase, if learners' files may import a given file."""
         return (self.course.root / self.phase,) if self.course.given(self.phase) else ()
@@ -119,33 +128,29 @@ class LearnerFiles:
 _LOADED: dict[tuple[Any, ...], Loaded] = {}  # the files of each folder are loaded once
 
 
-def _load(task: Task, paths: Sequence[Path], launcher: Launcher) -> Loaded:
-    observation = _observe(task, paths, launcher)
+def _load(
+    files: LearnerFiles,
+    task: Task,
+    paths: Sequence[Path],
+    launcher: Launcher,
+    failures: Mapping[str, Failure],
+) -> Loaded:
+    """Import files together, without those of `failures`; after a failure, without its file.
+
+    If it is not known which file failed, one file is imported after the other.
+    """
+    observation = _observe(files.with_substitutes(task, failures), paths, launcher)
     failure = observation.failure
     if failure is None:
-        return Loaded(stubs=_read(observation.values[0], paths))
-    stopped = paths if len(paths) == 1 else _stopped(failure, paths)
-    each = [_load(task, [path], launcher) for path in paths if path not in stopped]
-    return Loaded(
-        {path.name: on_import(failure, path.name) for path in stopped}
-        | {file: other for one in each for file, other in one.failures.items()},
-        frozenset[str]().union(*(one.stubs for one in each)),
-    )
-
-
-def _stopped(failure: Failure, paths: Sequence[Path]) -> list[Path]:
-    """Return the files whose import does not end, if it is known which one has the loop.
-
-    Another import of each of them would take the whole time limit again.
-    """
+        return Loaded(failures, _read(observation.values[0], paths))
     where = (failure.diagnosis.where or "").rpartition(":")[0]
-    found = [path for path in paths if failure.status == "timeout" and path.name == where]
-    for path in found:  # and those that import one of these
-        line = re.compile(rb"^\s*(?:from|import)\s+%s\b" % path.stem.encode(), re.MULTILINE)
-        found += [
-            other for other in paths if other not in found and line.search(other.read_bytes())
-        ]
-    return found
+    failed = [path for path in paths if path.name == where or len(paths) == 1]
+    loaded = Loaded({**failures, **{path.name: on_import(failure, path.name) for path in failed}})
+    rest = [path for path in paths if path not in failed]
+    for part in [rest] if failed and rest else [[path] for path in rest]:
+        more = _load(files, task, part, launcher, loaded.failures)
+        loaded = Loaded(more.failures, loaded.stubs | more.stubs)
+    return loaded
 
 
 def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observation:
@@ -156,6 +161,7 @@ def _observe(task: Task, paths: Sequence[Path], launcher: Launcher) -> Observati
         roots=task.roots,
         path=(*task.path[:1], str(paths[0].parent.parent), *task.path[1:]),  # as in tests
         readable=task.readable,
+        substitutes=task.substitutes,
         environ=task.environ,
         timeout=TIME_LIMIT,
         processor_seconds=PROCESSOR_SECONDS,

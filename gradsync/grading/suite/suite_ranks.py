@@ -118,7 +118,7 @@ class SuiteRanks:
             **(self.files.settings(probe) if self.files else {}),
         )
         if self.files:
-            self._load(self.files, task)
+            task = self._loaded(self.files, task)
         observation = _with_full_limit(observe(task, self.launcher), task.timeout, timeout)
         self.seen.append(observation)
         if observation.failure is not None:
@@ -140,8 +140,8 @@ class SuiteRanks:
             return math.inf
         return self.budget.processor_seconds(self.exercise, seconds)
 
-    def _load(self, files: LearnerFiles, task: Task) -> None:
-        """Import the learner's files, if no earlier test has.
+    def _loaded(self, files: LearnerFiles, task: Task) -> Task:
+        """Import the learner's files, if no earlier test has; return the run with substitutes.
 
         Raises:
             RankFailure: a file that the task needs can't be imported.
@@ -153,6 +153,7 @@ class SuiteRanks:
                 raise RankFailure(
                     Observation(task.world_size, (None,) * task.world_size, (), (), 0.0, failure)
                 )
+        return files.with_substitutes(task, loaded.failures)
 
 
 def _with_full_limit(observation: Observation, limit: float, full: float) -> Observation:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib.util
 import inspect
 import os
 import pickle
@@ -27,6 +26,7 @@ import torch
 from gradsync.ranks.fast import dynamo
 from gradsync.ranks.inside import cells, tools, watch
 from gradsync.ranks.inside.answers import answer_of
+from gradsync.ranks.inside.files import import_file, substitute
 from gradsync.ranks.inside.rendezvous import make_mesh, start_group
 from gradsync.ranks.inside.watch.disturbances import Disturbances
 from gradsync.ranks.inside.watch.recorder import Recorder
@@ -107,6 +107,8 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     pickles.SentModule.listed = not setup["roots"]
     function, inputs = pickle.loads(task.body)
     tools.show_comparisons()
+    for name, path in setup["substitutes"].items():
+        substitute(name, path)
     modules = {name: Path(path) for name, path in setup["modules"].items()}
     arguments = _arguments(function, rank, world_size, modules, inputs)
     if setup["mesh"] and "mesh" in _parameters(function):
@@ -197,13 +199,7 @@ def _parameters(function: Callable[..., Any]) -> set[str]:
 def _load(path: Path) -> ModuleType:
     """Import a file under its own name, with its folder on the path, as `python FILE` would."""
     sys.path[:0] = [str(path.parent), str(path.parent.parent)]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path.name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    return import_file(path.stem, path)
 
 
 def _end_with(parent: int) -> None:

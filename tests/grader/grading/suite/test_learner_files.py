@@ -53,30 +53,45 @@ def test_an_endless_import_times_out_once(course, monkeypatch):
     assert min(verdict.seconds for verdict in seen) < 1.0  # the last test does not wait again
 
 
-def test_an_import_of_a_file_with_a_loop_is_not_tried_again(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("broken", "runs"),
+    [("while True:\n    pass\n", 2), ("def halve(number:\n", 2), ("import os\nos._exit(0)\n", 3)],
+)
+@pytest.mark.parametrize("standin", ["", "def halve(number):\n    return number\n"])
+def test_a_file_that_can_not_be_imported_costs_only_what_calls_it(
+    monkeypatch, tmp_path, broken, runs, standin
+):
     course = write_course(tmp_path, PLAIN_SUITE)
     entries = (course.root / "phase1/exercises.toml").read_text()
     other = entries.replace("double", "halve").replace("template_trainer", "template_data_loader")
-    (course.root / "phase1/exercises.toml").write_text(entries + other)
+    (course.root / "phase1/exercises.toml").write_text(other + entries)
+    if standin:
+        course.standins("phase1").mkdir(parents=True)
+        (course.standins("phase1") / "template_data_loader.py").write_text(standin)
     monkeypatch.setattr("gradsync.grading.suite.learner_files.PROCESSOR_SECONDS", 0.5)
-    runs = []
+    tried = []
     plain = learner_files._observe
     monkeypatch.setattr(
-        learner_files, "_observe", lambda *given: runs.append(given[1]) or plain(*given)
+        learner_files, "_observe", lambda *given: tried.append(given[1]) or plain(*given)
     )
-    submission = Submission(
-        "ada",
-        {
-            "phase1/template_data_loader.py": b"while True:\n    pass\n",
-            "phase1/template_trainer.py": b"from template_data_loader import x\n",
-        },
+    trainer = "from phase1.template_data_loader import halve\n\n\ndef double(number):\n    return "
+
+    def tested(calls):
+        files = {"template_data_loader": broken, "template_trainer": trainer + calls}
+        sources = {f"phase1/{file}.py": source.encode() for file, source in files.items()}
+        return grade(
+            Submission("ada", sources), course, phases=["phase1"], seed=1, parallel=1
+        ).verdicts
+
+    alone, calling = tested("number\n"), tested("halve(number)\n")
+
+    assert [verdict.status for verdict in alone] == ["failed", "failed", "passed"]
+    assert len(tried) == 2 * runs
+    assert [verdict.status for verdict in calling] == (
+        ["failed", "failed", "passed"] if standin else ["error"] * 3
     )
-
-    seen = grade(submission, course, phases=["phase1"], seed=1, parallel=1).verdicts
-
-    assert len(runs) == 1
-    assert "template_trainer.py can't be imported: the import does not end." in seen[0].message
-    assert "It is still at template_data_loader.py:" in seen[0].message
+    said = "halve can't be used: template_data_loader.py is missing or can't be imported."
+    assert (said in calling[2].message) == (not standin)
 
 
 @pytest.mark.parametrize(
