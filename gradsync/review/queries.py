@@ -206,6 +206,8 @@ def all_ranks_join(step: Step) -> bool:
     """Return whether a call is a collective of all ranks, not of a smaller group."""
     if step.path == "torch.distributed.new_group" or step.method in _COLLECTIVE_METHODS:
         return True
+    if step.method == "state_dict" and step.receiver.surely("fsdp"):
+        return True
     if step.path.endswith(_COLLECTIVE_CALLS):
         return not _GROUPS & set(step.kwargs)
     if not step.collective or step.spread:
@@ -256,8 +258,12 @@ def of_one_machine(program: Program, value: Value) -> bool:
 
 def all_ranks_meet(step: Step) -> bool:
     """Return whether a call is a collective of all ranks, or the all-reduce of a backward pass."""
-    if step.on_some_ranks or any(context.of_kind("no_sync") for context in step.contexts):
-        return False
+    without_sync = any(context.of_kind("no_sync") for context in step.contexts)
+    return ranks_wait(step) and not step.on_some_ranks and not without_sync
+
+
+def ranks_wait(step: Step) -> bool:
+    """Return whether a rank waits in a call for all ranks: a collective or a backward pass."""
     return all_ranks_join(step) or (step.method == "backward" and is_wrapped(step))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from gradsync.review.flow.values import MAYBE_RANK, RANK, Guard
 
@@ -61,6 +62,11 @@ def _truth(test: ast.expr | None, facts: Mapping[str, bool]) -> bool | None:
         return None
     text, same = _plain(test)
     return None if text not in facts else facts[text] is same
+
+
+def is_modulo(node: ast.expr) -> TypeGuard[ast.BinOp]:
+    """Return whether an expression is `a % b`."""
+    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)
 
 
 _OPPOSITES: dict[type[ast.cmpop], ast.cmpop] = {

@@ -15,7 +15,6 @@ from gradsync.review.flow.values import (
     TOO_EARLY,
     UNKNOWN,
     Code,
-    Loop,
     Step,
     Value,
     either,
@@ -40,7 +39,7 @@ class Frame:
         self.me = ""  # the name of its first parameter, such as "self"
         self.returned: list[Value] = []
         self.yielded: list[Value] = []
-        self.yielding: tuple[Loop, ...] = ()  # the loops around the last `yield`
+        self.yielding: tuple[Value, ...] = ()  # what the loops around the last `yield` go over
         self.cleared: set[str] = set()  # names that have the same value on all ranks now
         self.global_names: set[str] = set()
         self.fixed: set[str] = set()  # parameters that are never assigned
@@ -56,7 +55,7 @@ class Frame:
 
     def generator(self) -> Value:
         """Return the function's generator: its elements, and the loader that its loop goes over."""
-        things = frozenset(t for loop in self.yielding for t in loop.over.of_kind("loader"))
+        things = frozenset(t for over in self.yielding for t in over.of_kind("loader"))
         again = {AGAIN} if len(self.yielding) > 1 else set()
         return Value(things=things, tags=frozenset(again), parts=tuple(self.yielded))
 

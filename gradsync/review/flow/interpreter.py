@@ -25,7 +25,7 @@ from types import NoneType
 from typing import Any
 
 from gradsync.review.flow import classes, torch_api
-from gradsync.review.flow.conditions import relevant
+from gradsync.review.flow.conditions import is_modulo, relevant
 from gradsync.review.flow.frame import Env, Frame, merged
 from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.project import Project, Source
@@ -46,6 +46,7 @@ from gradsync.review.flow.values import (
     RANK,
     REDUCED,
     SAME,
+    SHARE,
     SPAWNED,
     TOO_EARLY,
     UNEVEN,
@@ -447,12 +448,12 @@ class Interpreter:
     def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
         owner = self.value_of(target.value)
         value = value.tagged(*self.own())
-        for thing in owner.things:
+        if isinstance(value.const, bool):
+            value = self._around(value)  # such as a flag that one rank sets
+        for thing in owner.things - set(owner.of_kind("params")):  # all of them, not one
             previous = thing.attrs.get(target.attr)
-            sure = not self.guards or previous is None
-            thing.attrs[target.attr] = (
-                value if sure or previous is None else either(previous, value)
-            )
+            known = self.guards and previous is not None
+            thing.attrs[target.attr] = either(previous, value) if known else value
         if isinstance(target.value, ast.Name) and owner.blank and not owner.path:
             holder = Thing("namespace", None)  # a parameter, such as `args`
             holder.attrs[target.attr] = value
@@ -641,6 +642,8 @@ class Interpreter:
             return replace(found, const=left.const == rights[0].const if known else UNKNOWN)
         if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
             return found.without(RANK, LOCAL, MAYBE_RANK).tagged(WORLD)
+        if is_modulo(node.left) and WORLD in left.tags and RANK in rights[0].tags:
+            return found.without(RANK).tagged(MAYBE_RANK, SHARE)  # true for every n-th number
         if isinstance(node.ops[0], (ast.In, ast.NotIn)):
             if rights[0].path == "os.environ":
                 return Value(tags=frozenset({WORLD}))
@@ -722,15 +725,20 @@ class Interpreter:
         return value
 
     def _starred(self, node: ast.expr) -> Value:
-        """Evaluate the expression after a `*`, an `await` or a `yield from`."""
+        """Evaluate the expression after a `*` or an `await`."""
         return self.value_of(getattr(node, "value", None))
 
-    _await = _yieldfrom = _starred
+    _await = _starred
 
-    def _yield(self, node: ast.Yield) -> Value:
-        self.frame.yielded.append(self.value_of(node.value))
-        self.frame.yielding = tuple(self.loops[self.frame.loops :])
+    def _yield(self, node: ast.Yield | ast.YieldFrom) -> Value:
+        value = self.value_of(node.value)
+        around = tuple(loop.over for loop in self.loops[self.frame.loops :])
+        from_all = isinstance(node, ast.YieldFrom)
+        self.frame.yielded.append(element_of(value) if from_all else value)
+        self.frame.yielding = (*around, value) if from_all else around
         return Value()
+
+    _yieldfrom = _yield
 
     # Calls
 
@@ -738,6 +746,10 @@ class Interpreter:
         """Record a call, and return its result."""
         callee, receiver, method = self._callee(node)
         args, kwargs = self._arguments(node)
+        for partial in callee.of_kind("partial"):
+            if partial.step is not None:
+                callee, args = partial.inner, (*partial.step.args[1:], *args)
+                kwargs = {**partial.step.kwargs, **kwargs}
         path = callee.path if not callee.things else ""
         step = Step(
             index=len(self.steps), node=node, source=self.frame.source, function=self.frame.name,
@@ -833,21 +845,42 @@ class Interpreter:
         """Return the result of a call of an object, or of its method."""
         models = callee.of_kind(*torch_api.MODELS)
         if models:
-            return torch_api.output(step, Value(things=frozenset(models), maybe=callee.maybe))
-        if step.receiver.things or step.receiver.tags or isinstance(step.receiver.const, str):
-            if step.receiver.of_kind("instance"):
+            return self._forward(step, Value(things=frozenset(models), maybe=callee.maybe))
+        if callee.of_kind("loss"):
+            return mixed([*step.args, *step.kwargs.values()])
+        for thing in callee.of_kind("instance"):
+            method = self.property_of(thing, "__call__")
+            if method is not None and method.code is not None:
+                return self.follow(method.code, step, step.args, step.kwargs)
+        return self._of_method(step)
+
+    def _of_method(self, step: Step) -> Value:
+        """Return the result of a method that the script does not define."""
+        receiver, values = step.receiver, [step.receiver, *step.args]
+        if receiver.things or receiver.tags or isinstance(receiver.const, str):
+            if receiver.of_kind("instance"):
                 self._escape(step)
             if step.method == "register_hook":
-                self._call_back(step, step.receiver.tagged(GRAD))
-            step.unread = bool(step.receiver.things) and step.method not in torch_api.METHODS
+                self._call_back(step, receiver.tagged(GRAD))
+            step.unread = bool(receiver.things) and step.method not in torch_api.METHODS
             return torch_api.result_of_method(step)
         if step.method in torch_api.MOVES:
-            return step.receiver
-        if callee.of_kind("loss") or step.method in ("backward", "item"):
-            return mixed([step.receiver, *step.args])
-        if step.method and not step.receiver.blank:
-            return uncertain(mixed([step.receiver, *step.args]))
-        return self._unknown(step)
+            return receiver
+        if step.method in ("backward", "item"):
+            return mixed(values)
+        return (
+            uncertain(mixed(values)) if step.method and not receiver.blank else self._unknown(step)
+        )
+
+    def _forward(self, step: Step, model: Value) -> Value:
+        """Follow the `forward` of the script's own models, and return the output."""
+        output = torch_api.output(step, model)
+        for thing in [*model.things, *(t for m in model.things for t in m.inner.things)]:
+            method = self.property_of(thing, "forward")
+            if method is not None and method.code is not None:
+                found = self.follow(method.code, step, step.args, step.kwargs)
+                output = output.tagged(*found.deep_tags() & {CUT})
+        return output
 
     def _of_path(self, step: Step) -> Value:
         name = step.path.rpartition(".")[2]
@@ -856,8 +889,9 @@ class Interpreter:
             self._mark_rank(step)
         if name in torch_api.WRAPPERS:
             self._with_model(step)
-        if name == "partial" and step.args and step.args[0].code:
-            return step.args[0]
+        if step.path == "functools.partial" and step.args:
+            partial = Thing("partial", step, step.args[0])
+            return Value(things=frozenset({partial}), code=step.args[0].code)
         found = torch_api.result_of(step, started=self.started)
         if step.collective in _CLEARS:
             self._clear_arguments(step)

@@ -97,7 +97,9 @@ class Program:
     @cached_property
     def is_test(self) -> bool:
         """Whether its file is a test, which chooses ranks and ports for itself."""
-        return bool(_TEST.search(self.source.path)) or "import pytest" in self.source.text
+        text = self.source.text
+        runs = "__main__" in text and "def test" not in text
+        return "import pytest" in text or (bool(_TEST.search(self.source.path)) and not runs)
 
     @property
     def whole(self) -> bool:

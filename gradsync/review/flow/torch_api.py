@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gradsync.review.flow.values import (
+    AGAIN,
     CLOCK,
     CUT,
     DATA,
@@ -111,7 +112,8 @@ _KEEPS_NOTHING = (
 _COMPUTES = (
     "torch", "numpy", "os", "math", "builtins", "itertools", "functools", "operator", "pathlib",
 )  # fmt: skip
-_PASS_ON = ("enumerate", "tqdm", "iter", "trange", "list", "reversed", "islice", "cycle", "track")
+_PASS_ON: dict[str, tuple[str, ...]] = {"enumerate": (NUMBERED,), "cycle": (AGAIN,)}
+_PASS_ON |= dict.fromkeys(("tqdm", "iter", "trange", "list", "reversed", "islice", "track"), ())
 
 
 def from_star(name: str, names: Mapping[str, Value]) -> str:
@@ -150,7 +152,7 @@ def result_of(step: Step, *, started: bool) -> Value | None:
     if name in ("isinstance", "hasattr", "len", "type"):
         return Value(tags=step.args[0].tags & {WORLD} if step.args else frozenset())
     if name in _PASS_ON and step.args and well_known(path):
-        return step.args[0].tagged(NUMBERED) if name == "enumerate" else step.args[0]
+        return step.args[0].tagged(*_PASS_ON[name])
     if path == "builtins.range" and step.args:
         return _range(step.args)
     if path == "builtins.next" and step.args:
@@ -309,12 +311,15 @@ def _of_model(step: Step) -> Value | None:
 
 
 def output(step: Step, model: Value) -> Value:
-    """Return the output of a model: it depends on this rank's samples."""
-    thing = Thing("output", step, model)
-    tags = mixed([*step.args, *step.kwargs.values()]).tags & {OWN}
-    evaluates = step.evaluating or any(thing.evaluates for thing in model.things)
-    tags |= {DATA, EVAL} if evaluates and tags else {DATA}
-    return Value(things=frozenset({thing}), tags=tags)
+    """Return the output of a model or a loss: it depends on this rank's samples.
+
+    It is also an output of the models whose outputs are its arguments.
+    """
+    passed = mixed([*step.args, *step.kwargs.values()])
+    tags = passed.tags & {OWN, EVAL, CUT} | {DATA}
+    if OWN in tags and (step.evaluating or any(thing.evaluates for thing in model.things)):
+        tags |= {EVAL}
+    return Value(things=passed.things | {Thing("output", step, model)}, tags=tags)
 
 
 def element_of(iterable: Value) -> Value:

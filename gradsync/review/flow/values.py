@@ -140,7 +140,7 @@ class Value:
         return not known and self.const is UNKNOWN
 
     def tagged(self, *tags: str) -> Value:
-        return replace(self, tags=self.tags | set(tags))
+        return self if self.tags.issuperset(tags) else replace(self, tags=self.tags | set(tags))
 
     def without(self, *tags: str) -> Value:
         return replace(self, tags=self.tags - set(tags))
@@ -285,12 +285,20 @@ def either(one: Value, other: Value) -> Value:
         things=one.things | other.things,
         tags=_tags_of_either(one, other),
         const=one.const if same_const else UNKNOWN,
-        path=one.path if one.path == other.path else "",
+        path=_path_of_either(one.path, other.path),
         parts=_parts_of_either(one, other),
         keys=one.keys if len(one.parts) >= len(other.parts) else other.keys,
         code=one.code or other.code,
         maybe=one.maybe or other.maybe or bool(one.things) != bool(other.things),
     )
+
+
+def _path_of_either(one: str, other: str) -> str:
+    """Return the path of both; of two classes of samplers, take the one for several ranks."""
+    if one == other:
+        return one
+    distributed = [path for path in (one, other) if path.endswith("DistributedSampler")]
+    return distributed[0] if distributed and one and other else ""
 
 
 def _parts_of_either(one: Value, other: Value) -> tuple[Value, ...]:

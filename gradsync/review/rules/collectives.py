@@ -25,7 +25,6 @@ from gradsync.review.flow.values import (
 )
 from gradsync.review.queries import (
     JOIN,
-    all_ranks_join,
     all_ranks_meet,
     argument_node,
     batch_norms,
@@ -38,6 +37,7 @@ from gradsync.review.queries import (
     mentions,
     models_of,
     place,
+    ranks_wait,
     repeats,
     source_of,
 )
@@ -105,10 +105,8 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     yield from _in_the_order_of_a_set(program)
     has_buffers = bool(batch_norms(program))
     for step in program.steps:
-        sharded = step.method == "state_dict" and step.receiver.surely("fsdp")
-        backward = step.method == "backward" and is_wrapped(step)
         forward = has_buffers and _broadcasts_buffers(step)
-        if not sharded and not backward and not forward and not all_ranks_join(step):
+        if not forward and not ranks_wait(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _done_elsewhere(program, step, guard):
@@ -136,7 +134,7 @@ def _done_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
 
 def _broadcasts_buffers(step: Step) -> bool:
     """Return whether this is a call of a model in DistributedDataParallel."""
-    outputs = [t for t in step.result.of_kind("output") if t.step is step and not step.method]
+    outputs = [thing for thing in step.result.of_kind("output") if thing.step is step]
     wrappers = [wrapper for output in outputs for wrapper in output.inner.of_kind("ddp")]
     return (
         bool(wrappers)
@@ -271,7 +269,7 @@ def source_outside_of_the_group(program: Program) -> Iterator[Hit]:
 def left_before(program: Program) -> Iterator[Hit]:
     """Find collectives after a `return`, `continue` or `break` of some ranks."""
     for step in program.steps:
-        if not all_ranks_join(step):
+        if not ranks_wait(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and g.early), None)
         if guard is not None and not _joined_elsewhere(program, step, guard):
@@ -313,18 +311,16 @@ def _loops_left_by_ranks(program: Program) -> Iterator[Hit]:
 def depends_on_samples(program: Program) -> Iterator[Hit]:
     """Find collectives and backward passes under a condition on a rank's own values."""
     for step in program.steps:
-        backward = step.method == "backward" and is_wrapped(step)
-        if not backward and not all_ranks_join(step):
+        if not ranks_wait(step):
             continue
         tags = ((guard, guard.value.tags) for guard in step.guards)
         guard = next((g for g, t in tags if t & {DATA, CLOCK} and RANK not in t), None)
         if guard is not None:
-            what = "the all-reduce of `backward`" if backward else f"`{_name(step)}`"
             yield at(
                 step,
                 f"The condition in {place(program, step, guard.node)} depends on this rank's own "
                 f"{_cause(guard.value)}. If it differs between ranks, some of them wait forever in "
-                f"{what}.",
+                f"{_waits_in(step)}.",
             )
     yield from _loops_left_by_samples(program)
     yield from _skipped_without_memory(program)
@@ -371,16 +367,18 @@ def _loops_left_by_samples(program: Program) -> Iterator[Hit]:
         guards = [g for s in met for g in s.guards if DATA in g.value.tags]
         if not met or any(guard.node is departure.statement for guard in guards):
             continue  # the collective has its own finding
-        backward = met[-1].method == "backward"
-        what = "the all-reduce of `backward`" if backward else f"`{_name(met[-1])}`"
         yield Hit(
             departure.node,
             departure.source,
             f"A rank may leave this loop because of its own {_cause(departure.value)}. The ranks "
-            f"that continue then wait in {what}, in line {met[-1].node.lineno}, for the ranks that "
-            "have left.",
+            f"that continue then wait in {_waits_in(met[-1])}, in line {met[-1].node.lineno}, for "
+            "the ranks that have left.",
             function=departure.function,
         )
+
+
+def _waits_in(step: Step) -> str:
+    return "the all-reduce of `backward`" if step.method == "backward" else f"`{_name(step)}`"
 
 
 def _cause(value: Value) -> str:

@@ -11,6 +11,7 @@ from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Guard, Step, Value
 from gradsync.review.queries import (
+    any_number_of_machines,
     argument_node,
     is_false,
     is_true,
@@ -90,12 +91,13 @@ def saved_on_each_machine(program: Program) -> Iterator[Hit]:
         if path is None or path.of_kind("buffer") or path.deep_tags() & {RANK, MAYBE_RANK}:
             continue
         by_rank = [guard.value for guard in step.guards if guard.value.tags & {RANK, MAYBE_RANK}]
+        state = any(thing.kind == "state" for arg in step.args for thing in arg.deep())
         if by_rank and all(of_one_machine(program, value) for value in by_rank):
             yield at(
                 step,
                 "On several machines, one rank of each of them writes this file at the same time, "
                 "and the result may be damaged.",
-                sure=on_several_machines(program),
+                sure=on_several_machines(program) or (state and any_number_of_machines(program)),
             )
 
 

@@ -78,8 +78,8 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
         values = [*step.args, *step.kwargs.values()] if _reports(step) or adapts else []
         if step.path.endswith("torch.save"):
             values += [guard.value for guard in step.guards]
-        if not step.on_some_ranks and not adapts:
-            continue
+        if not step.on_some_ranks and _names_rank(step):
+            continue  # each rank reports its own value
         if any(loop.over.of_kind("loader") and loop not in trained for loop in step.loops):
             continue  # such as the progress of the evaluation
         if any(EVAL in value.deep_tags() for value in values):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gradsync.review.findings import Hit, any_part, at, data_parallel, rule
+from gradsync.review.flow.conditions import is_modulo
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import LOCAL, SHARE, Thing, Value
+from gradsync.review.flow.values import LOCAL, SHARE, Step, Thing, Value
 from gradsync.review.queries import (
     JOIN,
     all_ranks_meet,
@@ -173,7 +175,8 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
     for cls in _samplers(program):
         method = _method(cls, "__iter__")
         stride = next(_strides(method), None) if method and _uses_rank(cls) else None
-        if stride is not None and not _evens_out(cls):
+        counted: ast.AST = method if isinstance(stride, ast.Compare) and method else cls
+        if stride is not None and not _evens_out(counted):
             yield Hit(
                 stride,
                 program.source,
@@ -181,12 +184,7 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
                 "some ranks have one index more, and wait in their last collective for the others.",
                 function="__iter__",
             )
-    met = (
-        step
-        for step in program.steps
-        if all_ranks_meet(step) and any(_is_uneven(loop.over) for loop in step.loops)
-    )
-    first = next(met, None)
+    first = next((step for step in program.steps if _meets_for_each_sample(step)), None)
     if first is None or has_mesh(program) or mentions(program, JOIN):
         return
     if not _evens_out_somewhere(program):
@@ -196,6 +194,14 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
             "evenly, some ranks have one sample more, and wait in an all-reduce for the ranks that "
             "have left the loop.",
         )
+
+
+def _meets_for_each_sample(step: Step) -> bool:
+    """Return whether all ranks must make this call for each sample of a share without padding."""
+    guards = tuple(guard for guard in step.guards if SHARE not in guard.value.tags)
+    chosen = len(guards) < len(step.guards)  # `if number % world_size == rank:`
+    uneven = (chosen and step.loops) or any(_is_uneven(loop.over) for loop in step.loops)
+    return bool(uneven) and all_ranks_meet(replace(step, guards=guards))
 
 
 def _is_uneven(over: Value) -> bool:
@@ -229,10 +235,15 @@ def _evens_out_somewhere(program: Program) -> bool:
 
 
 def _strides(part: ast.AST) -> Iterator[ast.AST]:
-    """Yield the start of each slice or range that takes every n-th element on n ranks."""
+    """Yield the start of each slice or range that takes every n-th element on n ranks.
+
+    For a condition such as `number % world_size == rank`, yield the condition.
+    """
     for node in ast.walk(part):
         if isinstance(node, ast.Slice) and node.step is not None:
             first, step = node.lower or node.step, node.step
+        elif isinstance(node, ast.Compare) and is_modulo(node.left) and _loads_rank(node):
+            first, step = node, node.left.right
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "range" and node.args[2:]:
             first, step = node.args[0], node.args[2]
         else:
@@ -245,7 +256,9 @@ def _evens_out(part: ast.AST) -> bool:
     text = ast.unparse(part)
     if re.search(r"ceil|pad|drop|total_size|extend|cycle|resize|\+=", text):
         return True
-    return any(isinstance(getattr(node, "op", None), _EVENS_OUT) for node in ast.walk(part))
+    strides = {id(node.left) for node in _strides(part) if isinstance(node, ast.Compare)}
+    divisions = (n for n in ast.walk(part) if isinstance(getattr(n, "op", None), _EVENS_OUT))
+    return any(id(node) not in strides for node in divisions)
 
 
 @rule(
@@ -257,11 +270,12 @@ def _evens_out(part: ast.AST) -> bool:
 )
 def local_rank_as_rank(program: Program) -> Iterator[Hit]:
     """Find local ranks that are used as the rank among all ranks."""
+    ranks = [s for s in program.starts if LOCAL in s.kwargs.get("rank", Value()).tags]
     for thing in program.things("sampler"):
         step = thing.step
         rank = step.argument(2, "rank") if step and thing.of_class is None else None
         replicas = step.argument(1, "num_replicas") if step else None
-        one_machine = program.parent or constant(replicas) == 1
+        one_machine = program.parent or constant(replicas) == 1 or ranks
         if step and rank and LOCAL in rank.tags and not one_machine:
             yield at(
                 step,
@@ -269,12 +283,10 @@ def local_rank_as_rank(program: Program) -> Iterator[Hit]:
                 "machines, some ranks read the same samples, and other samples are never read.",
                 sure=any_number_of_machines(program),
             )
-    for step in program.starts:
-        rank = step.kwargs.get("rank")
-        if rank and LOCAL in rank.tags and not program.parent:
-            yield at(
-                step,
-                "The process group gets the local rank, which counts from 0 on each machine: on "
-                "several machines, two processes have the same rank, and the start hangs.",
-                sure=False,
-            )
+    for step in [] if program.parent else ranks:
+        yield at(
+            step,
+            "The process group gets the local rank, which counts from 0 on each machine: on "
+            "several machines, two processes have the same rank, and the start hangs.",
+            sure=False,
+        )

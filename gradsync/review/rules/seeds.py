@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import MAYBE_RANK, RANK, UNSEEDED, Step, Value
+from gradsync.review.flow.values import MAYBE_RANK, RANK, UNSEEDED, Step, Value, mixed
 from gradsync.review.queries import (
     has_distributed_sampler,
     mentions,
@@ -16,6 +16,7 @@ from gradsync.review.queries import (
 )
 
 _SEEDS = ("torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all")
+_ON_THE_CPU = ("torch.manual_seed", "random.seed", "numpy.random.seed")
 _RANDOM = re.compile(
     r"^torchvision\.transforms\.(v2\.)?(Random\w+|ColorJitter|AutoAugment|RandAugment|AugMix|"
     r"TrivialAugmentWide|ElasticTransform|GaussianNoise)$|^torch\.nn\.(Alpha)?Dropout[123]?d?$"
@@ -118,28 +119,34 @@ def _is_random(program: Program, step: Step) -> bool:
 )
 def split_differently(program: Program) -> Iterator[Hit]:
     """Find random splits without a seed, which differ between processes."""
-    if mentions(program, r"seed\w*\("):
-        return
     for step in program.steps:
         position, name = _SPLITS.get(step.path, (0, ""))
-        if not name or step.spread or not surely_on_every_rank(step):
+        if not name or step.spread or not surely_on_every_rank(step) or _seeded(program, step):
             continue
         if step.argument(position, name) in (None, Value(const=None)):
             yield at(
                 step,
-                "Without a seed, each process draws another split: samples that one rank validates "
-                "on are training samples of another one.",
+                "Without a common seed, each process draws another split: samples that one rank "
+                "validates on are training samples of another one.",
             )
             return
     for loader in program.things("loader"):
         dataset = loader.step.argument(0, "dataset") if loader.step else None
         made = [t.step for t in dataset.deep() if t.step] if dataset else []
         values = [arg for step in made for arg in step.args] + ([dataset] if dataset else [])
-        if any(UNSEEDED in value.deep_tags() for value in values) and loader.step:
+        unseeded = any(UNSEEDED in value.deep_tags() for value in values)
+        if unseeded and loader.step and not _seeded(program, loader.step):
             yield at(
                 loader.step,
-                "The samples were chosen at random without a seed, so each process has chosen "
-                "others: samples that one rank validates on are training samples of another one.",
+                "Without a common seed, each process has chosen other samples at random: samples "
+                "that one rank validates on are training samples of another one.",
                 "Shuffle with the same seed on all ranks: `random.Random(0).shuffle(indices)`.",
             )
             return
+
+
+def _seeded(program: Program, step: Step) -> bool:
+    """Return whether all ranks may have the same seed at a call."""
+    seeds = [seed for seed in program.calls(*_ON_THE_CPU) if program.before(seed, step)]
+    differ = seeds and all(RANK in mixed([*seed.args]).tags for seed in seeds)
+    return mentions(program, r"seed\w*\(") and not differ
