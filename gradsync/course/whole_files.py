@@ -8,7 +8,11 @@ from pathlib import Path
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file atomically; a killed process may leave `.NAME.01234567` beside it."""
+    """Replace a file atomically; create its folder if it is missing.
+
+    A killed process may leave `.NAME.01234567` beside it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         write_to_disk(temporary, content).replace(path)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gradsync.class_records import ClassResults, Result
 from gradsync.course.catalogue import Course
-from gradsync.course.release.update import write_atomically
 from gradsync.course.settings import read_settings
+from gradsync.course.whole_files import write_whole
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting import Format
 from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
@@ -102,7 +102,7 @@ def export(
     data = read_class(GradeStore(out), course)
     target = into or out / EXPORTS / to
     if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
-        write_atomically(target, gradescope_autograder(course, _phases(data, course), data.seed))
+        write_whole(target, gradescope_autograder(course, _phases(data, course), data.seed))
         return Exported((target,), warnings=_without_solutions(course))
     _check_is_graded(data, out)
     if data.stale and not anyway:
@@ -119,7 +119,7 @@ def export(
         written = _sheet(data, SHEETS[to], into, target.with_suffix(".csv"))
     elif to == "junit":
         path = target if into else target.with_suffix(".xml")
-        write_atomically(path, junit.render(data).encode())
+        write_whole(path, junit.render(data).encode())
         written = Exported((path,))
     else:
         written = _each(data, course, to, target, environ)
@@ -177,7 +177,7 @@ def _sheet(
         sheet = render(data, previous)
     except (UnicodeDecodeError, NotASheet) as problem:
         raise UnusableInput(f"{path} can't be filled in. {problem}") from None
-    write_atomically(path, sheet.text.encode())
+    write_whole(path, sheet.text.encode())
     return Exported((path,), not_in_file=sheet.not_in_file, scaled=sheet.scaled)
 
 
@@ -196,7 +196,7 @@ def _feedback(
     made = render(data, lambda result: store.read_text(f"{result.folder}/{PAGE}") or "")
     if len(made.left_out) == sum(bool(r.folder) and r.score is not None for r in data.results):
         raise UnusableInput(f"No report can be returned this way: each needs {needed}.")
-    write_atomically(path, made.content)
+    write_whole(path, made.content)
     return Exported((path,), without_address=made.left_out, needed=needed)
 
 
@@ -215,19 +215,19 @@ def _each(
             raise GraderError(
                 f"{data.results[0].submission} has no grade, so there is nothing to export."
             )
-        write_atomically(target, _rendered(results[0], data, to, environ).encode())
+        write_whole(target, _rendered(results[0], data, to, environ).encode())
         return Exported((target,))
     for result in results:
         path = target / f"{folder_name(result.submission)}.json"
-        write_atomically(path, _rendered(result, data, to, {}).encode())
+        write_whole(path, _rendered(result, data, to, {}).encode())
     paths = [target]
     if to == "gradescope":
         paths.append(target / AUTOGRADER)
-        write_atomically(paths[1], gradescope_autograder(course, _phases(data, course), data.seed))
+        write_whole(paths[1], gradescope_autograder(course, _phases(data, course), data.seed))
     elif to == "prairielearn":
         paths.append(target / IMAGE)
         for name, content in prairielearn_image(course, _phases(data, course), data.seed).items():
-            write_atomically(paths[1] / name, content)
+            write_whole(paths[1] / name, content)
     return Exported(tuple(paths), warnings=_without_solutions(course) if paths[1:] else ())
 
 
@@ -258,7 +258,7 @@ def _similarity(submissions: Path, course: Course, into: Path | None) -> Exporte
     if len(unchanged) == len(read):
         raise UnusableInput(_nothing_to_compare(submissions, len(read)))
     for name, content in files.items():
-        write_atomically(target / name, content)
+        write_whole(target / name, content)
     return Exported((target,), unchanged=tuple(unchanged))
 
 

@@ -262,9 +262,8 @@ class GradeStore:
 
     def write(self, name: str, content: str | bytes) -> None:
         """Replace a file: a crash leaves the previous one."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole_files.write_whole(path, content.encode() if isinstance(content, str) else content)
+        data = content.encode() if isinstance(content, str) else content
+        whole_files.write_whole(self.folder / name, data)
 
     def _write_facts(self, facts: Mapping[str, Facts]) -> None:
         records = self.records()

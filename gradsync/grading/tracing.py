@@ -48,7 +48,6 @@ class Trace:
     def write(self, out: Path) -> tuple[Path, Path]:
         """Write the picture, `out`.svg, and the trace for Perfetto, `out`.json; return both."""
         picture, trace = (out.with_name(out.name + ending) for ending in (".svg", ".json"))
-        out.parent.mkdir(parents=True, exist_ok=True)
         events = chrome_trace.render(self.seen.events, self.seen.world_size)
         whole_files.write_whole(picture, self.picture().encode())
         whole_files.write_whole(trace, events.encode())

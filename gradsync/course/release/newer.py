@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from gradsync.course.catalogue import MANIFEST
-from gradsync.course.release.update import Change, digest, read_manifest, update
+from gradsync.course.release.update import Change, decode, digest, read_manifest, update
 from gradsync.errors import UnusableInput
 
 MAX_FILE = 64 * 2**20  # bytes; the largest file of a release is the wheel
@@ -65,27 +64,23 @@ def _read_folder(path: Path) -> tuple[Sequence[str], Mapping[str, bytes]]:
 def _checked(path: Path, read: Callable[[str], bytes]) -> tuple[Sequence[str], Mapping[str, bytes]]:
     """Return the phases and files of a release; each file must be the one that was released."""
     try:
-        content = json.loads(read(MANIFEST))
-        latest = {str(name): str(seen[-1]) for name, seen in content["files"].items()}
-        phases = [str(phase) for phase in content["phases"]]
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+        manifest = decode(read(MANIFEST))
+    except ValueError as problem:
         raise _unusable(path, f"{MANIFEST} is damaged ({problem})") from None
-    if len(latest) > MAX_FILES:
+    if len(manifest.files) > MAX_FILES:
         raise _unusable(path, "it has too many files")
     files = {}
-    for name, wanted in latest.items():
+    for name, versions in manifest.files.items():
         parts = PurePosixPath(name).parts
         if name.startswith("/") or "\\" in name or ".." in parts or not parts:
             raise _unusable(path, f"the name {name!r} leads out of it")
         try:
             files[name] = read(name)
-        except FileNotFoundError:  # a file that an earlier release had
+        except (FileNotFoundError, KeyError):  # a file that an earlier release had
             continue
-        except KeyError:
-            continue
-        if digest(files[name]) != wanted:
+        if digest(files[name]) != versions[-1]:
             raise _unusable(path, f"{name} was changed")
-    return phases, files
+    return manifest.phases, files
 
 
 def _unusable(path: Path, why: str) -> UnusableInput:

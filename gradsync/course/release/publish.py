@@ -15,9 +15,9 @@ from gradsync.course.release.update import (
     manifest_text,
     read_manifest,
     update,
-    write_atomically,
 )
 from gradsync.course.release.zips import zipped
+from gradsync.course.whole_files import write_whole
 from gradsync.errors import UnusableInput
 
 
@@ -61,7 +61,7 @@ def publish(
         whole = files | {MANIFEST: manifest_text(phases, known).encode()}
         written = out.with_name(f"{out.name}.zip")
         named = {f"{out.name}/{path}": content for path, content in sorted(whole.items())}
-        write_atomically(written, zipped(named))
+        write_whole(written, zipped(named))
     return Published(phases, len(files), change, written)
 
 

@@ -13,9 +13,12 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
 
 from gradsync.course.catalogue import MANIFEST
-from gradsync.course.whole_files import write_to_disk, write_whole
+from gradsync.course.whole_files import write_to_disk
 from gradsync.errors import UnusableInput
 
 STAGING = ".gradsync-release-"  # the beginning of the temporary folder's name
@@ -27,8 +30,8 @@ OWN = (".git", MANIFEST)  # a folder that has only these may become a release
 class Manifest:
     """The phases of a release, and the digests of all versions of each of its files."""
 
-    phases: tuple[str, ...] = ()
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    phases: tuple[str, ...]
+    files: Mapping[str, Annotated[Sequence[str], msgspec.Meta(min_length=1)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +55,27 @@ def read_manifest(out: Path) -> Manifest | None:
     if out.exists() and not out.is_dir():
         raise UnusableInput(f"{out} is a file. Name a folder for the release.")
     try:
-        content = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
-        files = {str(path): [str(each) for each in seen] for path, seen in content["files"].items()}
-        return Manifest(tuple(map(str, content["phases"])), files)
+        return decode((out / MANIFEST).read_bytes())
     except FileNotFoundError:
         _check_is_empty(out)
         return None
-    except (ValueError, LookupError, TypeError, AttributeError) as problem:
+    except ValueError as problem:
         raise UnusableInput(
             f"{out / MANIFEST} is damaged ({problem}). It is needed to find edited files. "
             "Restore it, or choose an empty folder."
         ) from None
+
+
+def decode(content: bytes) -> Manifest:
+    """Return the manifest in a file.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        return msgspec.json.decode(content, type=Manifest)
+    except msgspec.MsgspecError as problem:
+        raise ValueError(str(problem)) from None
 
 
 def _check_is_empty(out: Path) -> None:
@@ -88,7 +101,7 @@ def update(
         UnusableInput: a folder exists where the release needs a file, or the reverse.
         OSError: a file can't be written. Until all new files are on the disk, nothing is changed.
     """
-    before = before or Manifest()
+    before = before or Manifest((), {})
     _check_places(out, files)
     change = _planned(out, files, before)
     targets = {path: path for path in (*change.added, *change.updated)} | dict(change.beside)
@@ -109,12 +122,6 @@ def update(
         for path in change.removed:
             _remove(out, path)
     return change
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file atomically; create its folder if it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
 
 
 def manifest_text(phases: Sequence[str], files: Mapping[str, Sequence[str]]) -> str:
