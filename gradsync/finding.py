@@ -17,3 +17,20 @@ class Finding:
     found: str
     why: str = ""  # the reason why it matters; only with --launch
     remedy: str = ""  # only if the status is not ok
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a check is about; its methods return the check's result."""
+
+    name: str
+    why: str = ""
+
+    def ok(self, found: str) -> Finding:
+        return Finding(self.name, "ok", found, self.why)
+
+    def warning(self, found: str, remedy: str) -> Finding:
+        return Finding(self.name, "warning", found, self.why, remedy)
+
+    def failed(self, found: str, remedy: str) -> Finding:
+        return Finding(self.name, "failed", found, self.why, remedy)
