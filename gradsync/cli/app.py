@@ -32,7 +32,7 @@ class Place(NamedTuple):
 COMMANDS = {  # in the order of `gradsync --help`
     "start": Place(
         LEARNING,
-        "learn.starting",
+        "learn.copies",
         "Copy the course to a folder of your own, with its tests and solutions.",
     ),
     "check": Place(
@@ -53,7 +53,7 @@ COMMANDS = {  # in the order of `gradsync --help`
     ),
     "update": Place(
         LEARNING,
-        "learn.updating",
+        "learn.copies",
         "Update your copy of the course from a newer release. Your work stays as it is.",
     ),
     "train": Place(

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 
-from gradsync.cli.shared import say
+from gradsync.cli.shared import imports_of, say
 from gradsync.errors import UnusableInput
 from gradsync.review import review, sarif
 from gradsync.review.catalogue import RULES, page, selected
@@ -122,12 +122,8 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _fix(paths: Sequence[Path], rules: Sequence[Rule]) -> None:
-    try:
+    with imports_of("review"):
         from gradsync.review.fixing import fix
-    except ModuleNotFoundError as missing:
-        raise UnusableInput(
-            f"--fix needs {missing.name}. Run: pip install 'gradsync[review]'"
-        ) from None
     console = Console(stderr=True, highlight=False)
     for path in paths:
         change = fix(path, rules)

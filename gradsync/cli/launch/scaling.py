@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from gradsync.cli.activity import activity
+from gradsync.cli.shared import imports_of
 from gradsync.cores import available_cores
 from gradsync.course.catalogue import find_course
 from gradsync.errors import UnusableInput
@@ -171,11 +172,7 @@ def _write(results: dict[str, Any], path: Path) -> None:
 
 
 def _plot(result: Study, path: Path) -> None:
-    try:
+    with imports_of("course"):
         from gradsync.scale.plot import plot
-    except ModuleNotFoundError as missing:
-        raise UnusableInput(
-            f"--plot needs {missing.name}. Run: pip install 'gradsync[course]'"
-        ) from None
     plot(result, path)
     print(f"Plotted {path}")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from gradsync.cli.learn.naming import one_named
+from gradsync.cli.shared import one_named
 from gradsync.course.catalogue import CourseError, find_course
 
 

@@ -11,8 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from gradsync.cli.learn.checking import run_tests
-from gradsync.cli.learn.naming import one_named
-from gradsync.cli.shared import say
+from gradsync.cli.shared import one_named, say
 from gradsync.course.catalogue import Audience, Course, Exercise, find_course
 from gradsync.course.own_and_ours import own_and_ours
 from gradsync.grading.store import draw_seed

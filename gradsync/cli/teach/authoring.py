@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gradsync.cli.learn.updating import show_change
+from gradsync.cli.learn.copies import show_change
 from gradsync.course.catalogue import find_course
 from gradsync.course.guides import guides
 from gradsync.course.release.publish import publish

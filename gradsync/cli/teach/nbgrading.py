@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gradsync.cli.exit_status import GRADER_FAILED
-from gradsync.cli.shared import Seed, say
+from gradsync.cli.shared import Seed, imports_of, say
 from gradsync.cores import available_cores
 from gradsync.reports.text import amount, printable
-from gradsync.submission import SubmissionError
 from gradsync.text import in_list, listed
 
 if TYPE_CHECKING:
@@ -46,12 +45,8 @@ def nbgrade_command(
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --jobs 8[/]    eight at a time
     [dim]gradsync nbgrade notebooks/nbgrader phase1 --student ada[/]  one of them
     """
-    try:
+    with imports_of("classes"):
         from gradsync.nbgrader.nbgrade import nbgrade
-    except ModuleNotFoundError as missing:
-        raise SubmissionError(
-            f"{missing.name} is not installed. Run `pip install 'gradsync[classes]'`."
-        ) from None
     count = jobs or available_cores()
     outcomes = nbgrade(
         course_folder, assignment, jobs=count, seed=seed, fresh=fresh, students=student or ()
