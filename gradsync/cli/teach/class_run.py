@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,18 +17,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gradsync.cli.activity import activity
-from gradsync.cli.shared import say, show
+from gradsync.cli.shared import imports_of, say, show
 from gradsync.course.catalogue import Course
 from gradsync.errors import BROKEN, GraderError, UnusableInput
 from gradsync.grading.classes.entries import Entry
-from gradsync.grading.classes.grade_class import Execution, Outcome, grade_class
+from gradsync.grading.classes.grade_class import Execution, Outcome
 from gradsync.grading.classes.merging import read_shard, shared_seed
 from gradsync.grading.classes.regrading import change_line
 from gradsync.grading.fingerprint import course_digests
 from gradsync.grading.pages import Written, missing_text
 from gradsync.grading.processes.jobs import default_jobs, parallel_tests
 from gradsync.grading.store import CHANGES, CLASS_PAGE, GRADEBOOK
-from gradsync.grading.tasks import Perform, here, in_processes
+from gradsync.grading.tasks import here, in_processes
 from gradsync.reports import terminal
 from gradsync.reports.text import amount, printable
 from gradsync.submission.contents import listing
@@ -40,51 +39,36 @@ SHOWN = 10  # names or changed scores that are listed; more are counted
 
 
 def run_class(
-    entries: Sequence[Entry],
-    course: Course,
-    phases: Sequence[str],
+    grade: Callable[..., Iterator[Outcome]],
+    count: int,
     out: Path,
+    execution: Execution,
     *,
-    seed: int | None,
     fresh: bool,
-    sandboxed: bool,
-    perform: Perform,
-    parallel: int | None = None,
-    roster: Path | None = None,
     whole: bool = False,
-    members: Sequence[Entry] | None = None,
-    add_phase: bool = False,
 ) -> None:
-    """Grade submissions and show the outcomes; `grade_class` explains the arguments.
+    """Grade submissions and show the outcomes.
 
-    With `whole`, show the complete report of each submission, as for a single one.
+    Args:
+        grade: `grade_class` with all its arguments but `execution`.
+        count: the number of submissions.
+        out: the folder of the grades.
+        execution: where the grading is done.
+        fresh: whether unchanged submissions are graded again.
+        whole: show the complete report of each submission, as for a single one.
 
     Raises:
         GraderError: the grader failed on some submissions; the others are graded.
     """
-    whole = whole or len(entries) == 1
     tally = Tally()
     try:
-        with shown_progress(len(entries), whole=whole) as progress:
-            outcomes = grade_class(
-                entries,
-                course,
-                phases,
-                out,
-                roster=roster,
-                seed=seed,
-                fresh=fresh,
-                sandboxed=sandboxed,
-                execution=tally.following(Execution(perform, parallel), progress),
-                members=members,
-                add_phase=add_phase,
-            )
-            _show(outcomes, progress, tally)
+        with shown_progress(count, whole=whole or count == 1) as progress:
+            _show(grade(execution=tally.following(execution, progress)), progress, tally)
     except KeyboardInterrupt:
         again = "command again without --fresh" if fresh else "same command again"
         print(f"\ngradsync: Stopped. Run the {again} to continue from here.", file=sys.stderr)
         raise
-    tally.show(out, page=len(entries) > 1)
+    tally.show(out, page=count > 1)
     tally.check()
 
 
@@ -112,24 +96,18 @@ def part_of(
     return part, seed
 
 
-def choose_executor(
-    count: int, jobs: int | None, cluster: str | None
-) -> tuple[Perform, int | None]:
-    """Return a function that grades this many submissions, and how many tests of each run at once.
+def execution_of(count: int, jobs: int | None, cluster: str | None) -> Execution:
+    """Return where to grade this many submissions, and how many tests of each run at once.
 
     Raises:
         UnusableInput: there is no such cluster.
     """
     if cluster is not None:
-        try:
+        with imports_of("cluster"):
             from gradsync.grading.processes.cluster import on_cluster
-        except ModuleNotFoundError as missing:
-            raise UnusableInput(
-                f"{missing.name} is not installed. Run `pip install 'gradsync[cluster]'`."
-            ) from None
-        return on_cluster(cluster, say), 1
+        return Execution(on_cluster(cluster, say), 1)
     jobs = min(jobs, count) if jobs else default_jobs(count)
-    return (here if jobs == 1 else in_processes(jobs)), parallel_tests(jobs)
+    return Execution(here if jobs == 1 else in_processes(jobs), parallel_tests(jobs))
 
 
 class Tally:
@@ -157,7 +135,7 @@ class Tally:
         if outcome.change is not None:
             self.changes.append(change_line(outcome.change))
 
-    def following(self, execution: Execution, progress: Progress) -> Execution:
+    def following(self, execution: Execution, progress: Lines) -> Execution:
         """Return an execution that reports to the display and to this tally."""
 
         def written(tables: Written) -> None:
@@ -202,7 +180,7 @@ class Tally:
             raise GraderError(advice)
 
 
-def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None:
+def _show(outcomes: Iterable[Outcome], progress: Lines, tally: Tally) -> None:
     """Show each outcome when it is known, and count the outcomes."""
     known: set[str] = set()
     for outcome in outcomes:
@@ -215,21 +193,8 @@ def _show(outcomes: Iterable[Outcome], progress: Progress, tally: Tally) -> None
             progress.print(f"{report.traceback}{name} could not be graded: {report.problem}")
 
 
-class Progress(Protocol):
-    """Shows the progress of a run."""
-
-    def begin(self, name: str) -> None:
-        """Show that the grading of a submission begins."""
-
-    def end(self, outcome: Outcome) -> None:
-        """Show an outcome."""
-
-    def print(self, text: str) -> None:
-        """Show a message."""
-
-
 @contextmanager
-def shown_progress(total: int, *, whole: bool) -> Iterator[Progress]:
+def shown_progress(total: int, *, whole: bool) -> Iterator[Lines]:
     """Show the progress of a run of so many submissions while the block runs.
 
     Args:
@@ -248,7 +213,22 @@ def shown_progress(total: int, *, whole: bool) -> Iterator[Progress]:
         yield Lines()
 
 
-class Reports:
+class Lines:
+    """Prints a line for each submission, for a file or another program."""
+
+    def begin(self, name: str) -> None:
+        """Show that the grading of a submission begins."""
+
+    def end(self, outcome: Outcome) -> None:
+        """Show an outcome."""
+        print(line(outcome), flush=True)
+
+    def print(self, text: str) -> None:
+        """Show a message."""
+        say(text)
+
+
+class Reports(Lines):
     """Shows the complete report of each submission."""
 
     def __init__(self, total: int, stack: ExitStack) -> None:
@@ -268,24 +248,8 @@ class Reports:
             show(terminal.render, outcome.report)
             print(f"{outcome.page}\n")
 
-    def print(self, text: str) -> None:
-        say(text)
 
-
-class Lines:
-    """Prints a line for each submission, for a file or another program."""
-
-    def begin(self, name: str) -> None:
-        pass
-
-    def end(self, outcome: Outcome) -> None:
-        print(line(outcome), flush=True)
-
-    def print(self, text: str) -> None:
-        say(text)
-
-
-class Display:
+class Display(Lines):
     """Shows the progress, running submissions, time left and latest scores in a terminal."""
 
     def __init__(self, total: int, live: Live) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from gradsync.cli.shared import NO_SANDBOX, Out, Seed
-from gradsync.cli.teach.class_run import choose_executor, part_of, run_class
+from gradsync.cli.teach.class_run import execution_of, part_of, run_class
 from gradsync.course import known_submissions
 from gradsync.course.catalogue import find_course
 from gradsync.grading.classes.entries import entries_at, entry_of, only_of
+from gradsync.grading.classes.grade_class import Execution, grade_class
 from gradsync.grading.imports.bulk import unpacked
-from gradsync.grading.tasks import here
 from gradsync.ranks.sandbox import sandbox
 
 Submissions = Annotated[
@@ -115,8 +116,8 @@ def grade_command(
         entries, seed = part_of(members, shard, course, phases, seed)
         if not unsafe and cluster is None:
             sandbox.check(course.root)
-        perform, parallel = choose_executor(len(entries), jobs, cluster)
-        run_class(
+        graded = partial(
+            grade_class,
             entries,
             course,
             phases,
@@ -125,11 +126,11 @@ def grade_command(
             seed=seed,
             fresh=fresh,
             sandboxed=not unsafe,
-            perform=perform,
-            parallel=parallel,
             members=every,
             add_phase=add_phase,
         )
+        execution = execution_of(len(entries), jobs, cluster)
+        run_class(graded, len(entries), out, execution, fresh=fresh)
 
 
 def demo_command(
@@ -143,15 +144,8 @@ def demo_command(
     right, empty = known_submissions.reference(course), known_submissions.untouched(course)
     wrong = shown.submission(course)
     entries = [entry_of(given, "gradsync demo") for given in (right, empty, wrong)]
-    run_class(
-        entries,
-        course,
-        [shown.phase],
-        out,
-        seed=seed,
-        fresh=True,
-        sandboxed=False,
-        perform=here,
-        whole=True,
+    graded = partial(
+        grade_class, entries, course, [shown.phase], out, seed=seed, fresh=True, sandboxed=False
     )
+    run_class(graded, len(entries), out, Execution(), fresh=True, whole=True)
     print(f"Open {out / wrong.name / 'report.html'} to see the mistake rank by rank.")
