@@ -8,8 +8,10 @@ main module again. In loky, one process that dies also ends the tasks of all oth
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +19,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Generic, TypeVar, cast
 
-from gradsync.grading.processes import pool_program
 from gradsync.ranks.host.launchers.launcher import command
+from gradsync.ranks.sandbox.namespaces import end_with
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -41,7 +43,7 @@ class PoolProcess(Generic[Given, Result]):
         with theirs:
             number = theirs.fileno()
             self._process = subprocess.Popen(
-                command(pool_program.__name__, number, os.getpid()),
+                command(__name__, number, os.getpid()),
                 pass_fds=[number],
                 stdin=subprocess.DEVNULL,
             )
@@ -88,6 +90,27 @@ class PoolProcess(Generic[Given, Result]):
     def _send(self, message: object) -> None:
         with suppress(BrokenPipeError, ConnectionResetError):  # it died: `result` reports it
             self.connection.send(message)
+
+
+def start(descriptor: int, parent: int) -> None:
+    """Receive a module-level function, then its arguments one by one; send each result.
+
+    Args:
+        descriptor: the descriptor of a socket that is connected to the process `parent`.
+        parent: the id of that process; this process ends when it ends.
+    """
+    if sys.platform == "linux":
+        end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends this process
+    os.set_inheritable(descriptor, False)  # ranks must not hold it open
+    with Connection(descriptor) as tasks:
+        work = tasks.recv()
+        while True:
+            try:
+                task = tasks.recv()
+            except EOFError:
+                return
+            tasks.send(work(task))
 
 
 def in_pool(
