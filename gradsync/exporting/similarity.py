@@ -14,8 +14,8 @@ from gradsync.course.release.contents import template_of
 from gradsync.grading.classes.entries import Entry, entries_at
 from gradsync.grading.imports.bulk import unpacked
 from gradsync.grading.store import folder_name
-from gradsync.reports.exports import sheets
 from gradsync.reports.gradebook import cell
+from gradsync.reports.text import csv_text
 from gradsync.submission import Submission
 from gradsync.text import listed
 
@@ -93,7 +93,7 @@ def similarity_files(
                 found[f"{DOLOS}/{_folder(path)}/{name}.py"] = content
                 rows.setdefault(path, []).append((f"{name}.py", cell(submission.name)))
     for path, learners in rows.items():
-        text = sheets.write(("filename", "full_name"), learners)
+        text = csv_text([("filename", "full_name"), *learners])
         found[f"{DOLOS}/{_folder(path)}/info.csv"] = text.encode()
     found["README.txt"] = _readme(sorted(rows), base).encode()
     compared = {path.split("/")[1] for path in found if path.startswith(f"{SUBMISSIONS}/")}

@@ -5,15 +5,13 @@ It is never read: points are corrected in overrides.csv.
 
 from __future__ import annotations
 
-import csv
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from io import StringIO
 from typing import Any
 
 from gradsync.class_records import Override, Result
-from gradsync.reports.text import amount, printable
+from gradsync.reports.text import amount, csv_text, printable
 
 ENCODING = "utf-8-sig"  # with a byte order mark: without it, Excel shows wrong letters for umlauts
 NUMBERS = ("submission", "score", "max_score")  # then the phases of the course, then the status
@@ -42,13 +40,10 @@ def render(results: Iterable[Result], phases: Sequence[str], exercises: Sequence
         phases: all phases of the course, which have a column each.
         exercises: ids of the exercises that have a column each.
     """
-    text = StringIO()
     columns = (*NUMBERS, *phases, "status", *exercises, *DETAILS)
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
     rows = (_row(result, phases, exercises) for result in results)
-    writer.writerows(sorted(rows, key=lambda row: row["submission"]))
-    return text.getvalue()
+    by_name = sorted(rows, key=lambda row: row["submission"])
+    return csv_text([columns, *([row[column] for column in columns] for row in by_name)])
 
 
 def cell(text: str) -> str:

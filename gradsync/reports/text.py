@@ -7,9 +7,12 @@ safe.
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import groupby
 from textwrap import dedent
 
@@ -71,3 +74,10 @@ def blocks(message: str) -> list[Block]:
     lines = [line.expandtabs(4).rstrip() for line in printable(message).split("\n")]
     runs = groupby(lines, key=lambda line: line[:1].isspace() if line else None)
     return [Block(is_code, dedent("\n".join(run))) for is_code, run in runs if is_code is not None]
+
+
+def csv_text(rows: Iterable[Sequence[object]], delimiter: str = ",") -> str:
+    """Return rows as CSV, with quotes where needed; None is an empty cell."""
+    text = StringIO()
+    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    return text.getvalue()

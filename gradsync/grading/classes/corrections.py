@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from io import StringIO
 from pathlib import Path
 
 from gradsync.class_records import TOTAL, Override, Person, Result
 from gradsync.course.settings import LateRules
 from gradsync.grading.classes.tables import Row, TableError, read_table
+from gradsync.reports.text import csv_text
 from gradsync.submission.contents import listing
 from gradsync.text import counted, full_stop, listed, verb
 
@@ -106,11 +105,8 @@ def merged_overrides(files: Iterable[Path]) -> tuple[str, list[str]]:
                     f"{first} and {file} have different points for {row['exercise']} of "
                     f"{row['submission']}. The points in {first} count."
                 )
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([COLUMNS] * bool(lines))
-    writer.writerows(cells for _, cells in lines.values())
-    return text.getvalue(), warnings
+    rows = [COLUMNS, *(cells for _, cells in lines.values())]
+    return csv_text(rows) if lines else "", warnings
 
 
 def days_late(rules: LateRules, handed_in: datetime | None, person: Person | None) -> float:

@@ -11,7 +11,7 @@ from gradsync.errors import UnusableInput
 from gradsync.grading.suite.plugin import PHASE_POINTS
 from gradsync.records import Report, Verdict
 from gradsync.reports.gradebook import cell
-from gradsync.reports.text import amount, finite, printable
+from gradsync.reports.text import amount, csv_text, finite, printable
 from gradsync.text import listed
 
 COLUMNS = (
@@ -59,10 +59,7 @@ def changes_text(changes: Iterable[Change], previous: str) -> str:
         changes: the changes of a run.
         previous: the text of the file, "" if there is none.
     """
-    text = StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    if not previous:
-        writer.writerow(COLUMNS)
+    rows: list[Sequence[object]] = [] if previous else [COLUMNS]
     for change in changes:
         before, after = change.before, change.after
         moment = after.graded_at.isoformat(" ", "seconds") if after.graded_at else ""
@@ -70,16 +67,14 @@ def changes_text(changes: Iterable[Change], previous: str) -> str:
         start = [moment, cell(after.submission), *map(finite, scores)]
         for id, was, now in change.tests:
             points = ["" if test is None else finite(test.points) for test in (was, now)]
-            writer.writerow([*start, cell(id), *points, now.status if now else "removed"])
-    return previous + text.getvalue()
+            rows.append([*start, cell(id), *points, now.status if now else "removed"])
+    return previous + csv_text(rows)
 
 
 def merged_changes(texts: Iterable[str]) -> str:
     """Return one changes.csv with the lines of several, the latest last."""
     lines = {tuple(row) for text in texts for row in csv.reader(StringIO(text))} - {COLUMNS}
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *sorted(lines)])
-    return text.getvalue()
+    return csv_text([COLUMNS, *sorted(lines)])
 
 
 def change_line(change: Change) -> str:

@@ -11,7 +11,7 @@ from gradsync.class_records import ClassResults, Result
 from gradsync.reports.exports import sheets
 from gradsync.reports.exports.sheets import NotASheet, Sheet
 from gradsync.reports.gradebook import cell
-from gradsync.reports.text import amount
+from gradsync.reports.text import amount, csv_text
 from gradsync.text import listed
 
 HEADER = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
@@ -36,7 +36,7 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
     most = max((result.max_score or 0.0 for result in data.results), default=0.0)
     rows = [_row(result) for result in data.results]
     points = [POINTS_POSSIBLE, *[""] * (len(HEADER) - 1), amount(most)]
-    return Sheet(sheets.write([*HEADER, cell(data.title)], [points, *rows]))
+    return Sheet(csv_text([[*HEADER, cell(data.title)], points, *rows]))
 
 
 def _row(result: Result) -> list[str]:

@@ -16,7 +16,7 @@ from gradsync.reports.exports import sheets
 from gradsync.reports.exports.lines import lines_of, next_step, summary_of
 from gradsync.reports.exports.sheets import Sheet, Table
 from gradsync.reports.gradebook import cell
-from gradsync.reports.text import amount
+from gradsync.reports.text import amount, csv_text
 
 IDENTIFIER, GRADE, FEEDBACK = "Identifier", "Grade", "Feedback comments"
 MODIFIED = "Last modified (grade)"
@@ -42,8 +42,7 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
     """
     if previous.strip():
         return _filled(data, previous)
-    rows = [_row(result) for result in data.results]
-    return Sheet(sheets.write(HEADER, rows))
+    return Sheet(csv_text([HEADER, *map(_row, data.results)]))
 
 
 def _row(result: Result) -> list[str]:

@@ -10,7 +10,7 @@ from io import StringIO
 
 from gradsync.class_records import ClassResults, Result
 from gradsync.errors import UnusableInput
-from gradsync.reports.text import amount
+from gradsync.reports.text import amount, csv_text
 
 NUMBER = re.compile(r"\d+(?:[.,]\d+)?")
 Keys = Callable[[Result], Iterable[str]]  # what a result may be called in a column
@@ -41,7 +41,7 @@ class Table:
         return [row[number] for row in self.rows]
 
     def text(self) -> str:
-        return write(self.header, self.rows, self.delimiter)
+        return csv_text([self.header, *self.rows], self.delimiter)
 
 
 def read(text: str, kind: str) -> Table:
@@ -67,15 +67,6 @@ def refuse(kind: str, why: str) -> NotASheet:
     return NotASheet(
         f"It is not {kind}: {why}. Name a different file, or one that does not exist yet."
     )
-
-
-def write(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
-    """Return rows as CSV, in quotes where needed."""
-    lines = StringIO()
-    writer = csv.writer(lines, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return lines.getvalue()
 
 
 def score_cell(result: Result) -> str:
