@@ -1,7 +1,8 @@
-"""The line counts in the guides' tables of exercises, computed from the solutions.
+"""The guides of a course: their texts and pictures, and the line counts in their tables.
 
-A row of such a table begins with a number and an exercise's name; the next cell is its size:
-"15 + 6" means 15 lines in the gaps of the template, and 6 lines of helper functions.
+A row of a table of exercises begins with a number and an exercise's name; the next cell is its
+size, computed from the solution: "15 + 6" means 15 lines in the gaps of the template, and 6 lines
+of helper functions.
 """
 
 from __future__ import annotations
@@ -9,12 +10,34 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.course.templates import BEGIN, END, make_template
+from gradsync.reports.guide_sections import GuideText
 
+GUIDE = "GUIDELINES.md"
+PICTURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)")
 GAP = re.compile(r'# TODO: about (\d+) lines?;.*\n\s*raise NotImplementedError\("\w+/(\w+)"\)')
 ROW = re.compile(r"^(\| \d+ \| `(\w+)` \| )[^|]*( \|)", re.MULTILINE)
+
+
+def guide_texts(course: Course) -> tuple[GuideText, ...]:
+    """Return the guide of each phase that has one."""
+    paths = [course.root / phase / GUIDE for phase in course.phases]
+    return tuple(_guide(course, path) for path in paths if path.is_file())
+
+
+def _guide(course: Course, path: Path) -> GuideText:
+    text = path.read_text(encoding="utf-8")
+    return GuideText(path.relative_to(course.root).as_posix(), text, dict(_pictures(path, text)))
+
+
+def _pictures(path: Path, text: str) -> Iterator[tuple[str, bytes]]:
+    for name in dict.fromkeys(PICTURE.findall(text)):
+        picture = path.parent / name
+        if picture.is_file():
+            yield name, picture.read_bytes()
 
 
 def guides(course: Course) -> Iterator[tuple[str, str]]:
@@ -23,7 +46,7 @@ def guides(course: Course) -> Iterator[tuple[str, str]]:
     A phase may have no guide.
     """
     for phase in course.phases:
-        path = f"{phase}/GUIDELINES.md"
+        path = f"{phase}/{GUIDE}"
         if not (course.root / path).is_file():
             continue
         sizes: dict[str, str] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gradsync.class_records import RUBRIC, Result
 from gradsync.course.catalogue import Course
-from gradsync.course.guide_texts import guide_texts
+from gradsync.course.guides import guide_texts
 from gradsync.course.settings import read_settings
 from gradsync.errors import UnusableInput
 from gradsync.grading.classes.results import ClassReader

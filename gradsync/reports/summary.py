@@ -16,11 +16,27 @@ _NAMED = 3  # exercises of a problem that are named; more are only counted
 
 
 @dataclass(frozen=True, slots=True)
-class Exercise:
+class Verdicts:
+    """The verdicts of some tests, and their points."""
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def points(self) -> float:
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def max_points(self) -> float:
+        return sum(verdict.max_points for verdict in self.verdicts)
+
+
+class Exercise(Verdicts):
     """One exercise and its verdicts."""
 
-    id: str  # "phase1/NAME"
-    verdicts: tuple[Verdict, ...]
+    @property
+    def id(self) -> str:
+        """The exercise's id, "phase1/NAME"."""
+        return self.verdicts[0].exercise
 
     @property
     def name(self) -> str:
@@ -30,14 +46,6 @@ class Exercise:
     def file(self) -> str:
         """The learner's file that contains it."""
         return self.verdicts[0].file
-
-    @property
-    def points(self) -> float:
-        return sum(verdict.points for verdict in self.verdicts)
-
-    @property
-    def max_points(self) -> float:
-        return sum(verdict.max_points for verdict in self.verdicts)
 
     @property
     def passed(self) -> tuple[Verdict, ...]:
@@ -58,11 +66,8 @@ class Exercise:
         return "unfinished" if "unfinished" in statuses else "passed"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Verdicts):
     """One mistake, and the tests that fail because of it; the first one is shown."""
-
-    verdicts: tuple[Verdict, ...]
 
     @property
     def first(self) -> Verdict:
@@ -93,14 +98,6 @@ class Problem:
         """The first test's sentence, or "" if the problem affects a whole file."""
         return "" if self.of_whole_file else sentence(self.first)
 
-    @property
-    def points(self) -> float:
-        return sum(verdict.points for verdict in self.verdicts)
-
-    @property
-    def max_points(self) -> float:
-        return sum(verdict.max_points for verdict in self.verdicts)
-
 
 @dataclass(frozen=True, slots=True)
 class Guide:
@@ -117,8 +114,7 @@ class Guide:
 
 def exercises(report: Report) -> list[Exercise]:
     """Return the exercises in the order of the suite."""
-    groups = _group(report.verdicts, lambda verdict: verdict.exercise)
-    return [Exercise(verdicts[0].exercise, verdicts) for verdicts in groups]
+    return list(map(Exercise, _group(report.verdicts, lambda verdict: verdict.exercise)))
 
 
 def by_file(report: Report) -> dict[str, list[Exercise]]:

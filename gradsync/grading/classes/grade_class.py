@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from gradsync.course.catalogue import Course
-from gradsync.course.guide_texts import guide_texts
+from gradsync.course.guides import guide_texts
 from gradsync.course.settings import read_settings
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.grading.classes.entries import Entry
