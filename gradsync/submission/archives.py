@@ -21,7 +21,16 @@ from gradsync.submission.folders import kind_flaw, open_regular
 from gradsync.submission.tars import tar_entries
 
 ENDINGS = (".zip", ".tar.gz", ".tgz")
-OTHER_KINDS = {b"Rar!": "RAR", b"7z\xbc\xaf": "7z", b"\xfd7zX": "xz"}  # by their first bytes
+REPACK = "pack the files again as a .zip"
+PAGE = "web page, perhaps of a failed download"
+OTHER_KINDS = {  # by their first bytes
+    b"Rar!": "RAR archive",
+    b"7z\xbc\xaf": "7z archive",
+    b"\xfd7zX": "xz archive",
+    b"BZh": "bzip2 archive",
+    b"\x28\xb5\x2f\xfd": "Zstandard archive",
+    **dict.fromkeys((b"<!do", b"<!DO", b"<htm", b"<HTM"), PAGE),
+}
 MAX_LIST = 2 * 2**20  # bytes of a zip's list of files
 UTF8 = 0x800  # flag of a zip's entry: its name is in UTF-8
 ENCRYPTED = 0x1 | 0x40 | 0x2000  # flags of a zip's entry: encrypted, strongly, with its headers
@@ -41,9 +50,9 @@ def archive_entries(path: Path) -> Iterator[Entry]:
     """
     file = open_regular(path)
     head = os.pread(file, 4, 0)
-    if kind := OTHER_KINDS.get(head[:4]):
+    if kind := OTHER_KINDS.get(head) or OTHER_KINDS.get(head[:3]):
         os.close(file)
-        raise Unreadable(f"it is a {kind} archive: pack the files again as a .zip")
+        raise Unreadable(f"it is a {kind}: {REPACK}")
     is_zip = path.name.lower().endswith(".zip")
     if head[:2] in (b"PK", b"\x1f\x8b"):  # whatever its name is
         is_zip = head[:2] == b"PK"
@@ -68,7 +77,8 @@ def _zip_entries(file: int) -> Iterator[Entry]:
         try:
             archive = zipfile.ZipFile(guarded)
         except BROKEN_ZIP as problem:
-            raise Unreadable(f"it can't be read as a zip archive: {_why(problem)}") from None
+            text = f"it can't be read as a zip archive ({_why(problem)}): {REPACK}"
+            raise Unreadable(text) from None
         with archive:
             for member in archive.infolist():
                 name = zip_name(member).rstrip("/")

@@ -7,11 +7,12 @@ followed, sizes are limited, and a file is read only if its name may count.
 from __future__ import annotations
 
 import posixpath
+import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradsync.submission.places import DRIVE, Layout, Place
+from gradsync.submission.places import DRIVE, SKIPPED, Layout, Place, plain
 from gradsync.submission.sources import source_flaw
 from gradsync.text import in_list, listed
 
@@ -22,7 +23,7 @@ TOO_MANY = f"it has more than {MAX_ENTRIES:,} files: hand in the course's files 
 MAX_COPIES = 20  # of a file of the course, in different folders
 MAX_NAME = 255  # characters; no file of a course has a longer name
 FOLDER = "is a folder"  # instead of a file
-LESSONS = {"notebooks", ".ipynb_checkpoints", "data"}  # folders whose files are not answers
+NO_ANSWERS = {"notebooks", ".ipynb_checkpoints", "data", *SKIPPED}  # folders
 SETTINGS = {"pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml"}
 SHADOWS = {"torch", "torchvision", "numpy", "pytest", "_pytest"}  # as folders
 MODULES = (".py", ".pyc", ".pth", ".so", ".pyd")
@@ -108,17 +109,22 @@ class Contents:
 
     def misnamed(self) -> list[tuple[str, str]]:
         """Return names that resemble a name that counts, each with that name."""
-        pairs = ((name, _plain(name)) for name in sorted(self.others))
-        return [(name, plain) for name, plain in pairs if name != plain and self._is_exact(plain)]
+        pairs = ((name, _meant(name)) for name in sorted(self.others))
+        return [(name, meant) for name, meant in pairs if name != meant and self._is_exact(meant)]
 
-    def instead(self, phases: Collection[str], endings: tuple[str, ...]) -> set[str]:
-        """Return other files that may hold answers of these phases, such as notebooks."""
+    def instead(self, phases: Collection[str], ending: str) -> set[str]:
+        """Return other files that may hold answers of these phases, such as notebooks.
+
+        Args:
+            phases: the phases.
+            ending: a regular expression for the end of the files' names.
+        """
         found = set()
-        for name in self.others:
+        for name in self.others - {name for name, _ in self.misnamed()}:
             *folders, last = name.split("/")
             phase = self.layout.phase_in("".join((*folders[-1:], last)))
             mine = not phase or phase in phases
-            if last.lower().endswith(endings) and mine and not LESSONS & set(folders):
+            if re.search(f"({ending})$", plain(last)) and mine and not NO_ANSWERS & set(folders):
                 found.add(name)
         return found
 
@@ -244,7 +250,7 @@ def _conflict(rivals: Sequence[Candidate]) -> str:
     return f"these files differ: {listing({each.name for each in rivals})}. Hand in one of them"
 
 
-def _plain(name: str) -> str:
+def _meant(name: str) -> str:
     """Return the name that some system may read instead: "phase1/x.py" for "../Phase1//x.py "."""
     text = unicodedata.normalize("NFKC", name.partition("\0")[0]).casefold().replace("\\", "/")
     parts = [part if part in (".", "..") else part.strip().rstrip(".") for part in text.split("/")]

@@ -12,7 +12,7 @@ MAX_DEPTH = 8  # folders around a phase's folder
 # Folders whose files are not a learner's answers, even if they have the names of the course's.
 SKIPPED = {"tests", "solutions", "node_modules", "site-packages"}
 # What browsers and systems add to the name of a further copy: "x (1).py", "x copy.py", "x-1.py".
-COPY = re.compile(r"(?: ?\(\d+\)| copy(?: \d+)?| - copy(?: \(\d+\))?| \d+|-\d+)$")
+COPY = re.compile(r"(?i)(?: ?\(\d+\)| copy(?: \d+)?| - copy(?: \(\d+\))?| \d+|-\d+)$")
 GAPS = re.compile(r"[ _-]+")
 
 
@@ -48,7 +48,7 @@ class Layout:
         self.phases = course.phases
         self._files: Mapping[str, tuple[str, ...]] = {p: course.files(p) for p in course.phases}
         every = [file for files in self._files.values() for file in files]
-        self._by_stem = {file.removesuffix(".py").casefold(): file for file in every}
+        self._by_stem = {plain(file.removesuffix(".py")): file for file in every}
 
     def files(self, phase: str) -> tuple[str, ...]:
         """Return the names of the files in a phase's folder."""
@@ -81,26 +81,30 @@ class Layout:
 
     def phase(self, folder: str) -> str:
         """Return the phase that a folder's name means: "phase1" for "Phase 1"; or ""."""
-        names = (folder.casefold(), COPY.sub("", folder.casefold()))
-        plain = (GAPS.sub("", name) for name in names)
-        return next((name for name in plain if name in self.phases), "")
+        names = (plain(folder), plain(COPY.sub("", folder)))
+        return next((name for name in names if name in self.phases), "")
 
     def phase_in(self, name: str) -> str:
         """Return the only phase that a name contains: "phase1" of "Phase1_solution"; or ""."""
-        plain = GAPS.sub("", name.casefold())
-        found = [each for each in self.phases if re.search(rf"{re.escape(each)}(?!\d)", plain)]
+        text = plain(name)
+        found = [each for each in self.phases if re.search(rf"{re.escape(each)}(?!\d)", text)]
         return found[0] if len(found) == 1 else ""
 
     def _file(self, name: str) -> str:
         stem, dot, ending = name.casefold().removesuffix(".txt").rpartition(".")
         if not dot or ending != "py":
             return ""
-        return self._by_stem.get(stem) or self._by_stem.get(COPY.sub("", stem), "")
+        return self._by_stem.get(plain(stem)) or self._by_stem.get(plain(COPY.sub("", stem)), "")
 
     def _place(self, folders: Sequence[str], phase: str, file: str, exact: bool) -> Place | None:
         if SKIPPED & set(folders):
             return None
         return Place("".join(f"{folder}/" for folder in folders), phase, file, exact)
+
+
+def plain(name: str) -> str:
+    """Return a name without the differences that people's machines make."""
+    return GAPS.sub("", name.casefold())
 
 
 def is_entered(folder: str) -> bool:

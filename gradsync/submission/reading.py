@@ -8,6 +8,7 @@ Each note begins with its kind: "missing", "ignored" (harmless), "assumed" (read
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,10 +28,12 @@ from gradsync.submission.contents import (
     refused_files,
 )
 from gradsync.submission.folders import file_entry, folder_entries
-from gradsync.submission.places import CourseLayout, Layout, is_entered
+from gradsync.submission.places import CourseLayout, Layout, is_entered, plain
 from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
+HAND_IN = ". Hand in the course's files, with the course's names, or one .zip of them"
+RENAME = ". If these are the missing files, give them the course's names"
 STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 PACKED = (*ENDINGS, ".7z", ".bz2", ".gz", ".rar", ".tar", ".xz")
 REPACK = ". Pack the files themselves as one .zip"
@@ -234,7 +237,7 @@ def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str
         )
     others = {name for name in contents.others if not name.startswith(".")}
     holds = f"it has {listing(others)}" if others else "it is empty"
-    advice = ""
+    advice = HAND_IN if others else ""
     if any(name.lower().endswith(".ipynb") for name in others):
         advice = NO_NOTEBOOKS
     elif any(name.lower().endswith(PACKED) for name in others):
@@ -261,8 +264,11 @@ def _notes(contents: Contents, found: Mapping[str, Candidate], phases: Sequence[
     gaps = [f"{phase}/{file}" if phase in begun else phase for phase, file in missing]
     notes = [f"missing: {gap}" for gap in dict.fromkeys(gaps)]
     gone = {phase for phase, _ in missing}
-    for endings, advice in ((".ipynb",), NO_NOTEBOOKS), (PACKED, REPACK):
-        if missing and (others := contents.instead(gone, endings)):
+    stems = (plain(file.removeprefix("template_").removesuffix(".py")) for _, file in missing)
+    similar = f"({'|'.join(stems)}).*\\.py"
+    packed = "|".join(map(re.escape, PACKED))
+    for ending, advice in (r"\.ipynb", NO_NOTEBOOKS), (packed, REPACK), (similar, RENAME):
+        if missing and (others := contents.instead(gone, ending)):
             notes.append(f"refused: {listing(others)}{advice}")
     for refusal in dict.fromkeys(refused_files(found).values()):
         notes.append(f"refused: {refusal}")

@@ -13,6 +13,12 @@ ENCODINGS = re.compile(
     r"utf-8(-sig)?|ascii|iso8859-\d+|cp\d+|koi8-[rtu]|mac-\w+|gb\w+|big5\w*|shift_jis\w*|euc_\w+"
 )
 SAVE = "save it as UTF-8 (in VS Code, click the encoding in the status bar)"
+FOREIGN = {  # how files of other kinds begin
+    rb"\s*<(!doctype|html)\b": "a web page: download the file itself (on GitHub, click Raw)",
+    rb"\s*\{\\rtf": "formatted text (RTF): save it as plain text",
+    rb'\s*\{\s*"(cells|metadata)"': "a notebook: copy its functions into a .py file",
+    rb"PK\x03\x04": "an archive or a Word document: hand in the Python file itself",
+}
 MOSTLY = 0.4  # share of zero bytes; in UTF-16, almost every second byte of a program is 0
 
 
@@ -23,6 +29,9 @@ def source_flaw(source: bytes) -> str:
     """
     if not source.strip():
         return "is empty: was it saved?"
+    for begins, kind in FOREIGN.items():
+        if re.match(begins, source, re.IGNORECASE):
+            return f"is not Python source, but {kind}"
     if _is_wide(source):
         return f"is saved as UTF-16 or UTF-32, which Python can't read: {SAVE}"
     if b"\0" in source:

@@ -1,11 +1,23 @@
 """Archives as students' machines make them: read as a person would, or refused with a reason."""
 
+import bz2
 import io
 import tarfile
 import zipfile
 
 import pytest
-from class_downloads import BOTH, ONE, RIGHT, TWO, WRONG, inside, tarred, two_phases, zipped
+from class_downloads import (
+    BOTH,
+    NOTEBOOK,
+    ONE,
+    RIGHT,
+    TWO,
+    WRONG,
+    inside,
+    tarred,
+    two_phases,
+    zipped,
+)
 
 from gradsync.grading.classes.entries import entries_at
 
@@ -58,6 +70,7 @@ RAR, SEVEN = b"Rar!\x1a\x07\x01\0 x", b"7z\xbc\xaf\x27\x1c\0\4 x"
 NESTED = zipped({"hw.zip": zipped(BOTH)})
 REPACK = "Pack the files themselves as one .zip"
 LATIN = f"# Müller\n{RIGHT}".encode("latin-1")
+PAGE = "<!DOCTYPE html>\n<title>Sign in</title>\n"
 CRLF = RIGHT.replace("\n", "\r\n").encode("utf-8-sig")
 WINDOWS = {f"C:\\Users\\ada\\{name}".replace("/", "\\"): text for name, text in BOTH.items()}
 # What was uploaded, its name and content; and a part of the notes, "" if there are none.
@@ -93,6 +106,11 @@ READ = {
         renamed(f"{ONE}.txt", TWO),
         f"assumed: w/{ONE}.txt is {ONE}",
     ),
+    "a hyphen and capitals": (
+        "w.zip",
+        renamed("phase1/Template-Trainer.PY", TWO),
+        f"assumed: w/phase1/Template-Trainer.PY is {ONE}",
+    ),
     "names that differ in case": (
         "w.zip",
         zipped({**BOTH, "phase1/Template_Trainer.py": WRONG}),
@@ -105,11 +123,20 @@ PARTS = {
     "a link": ("w.zip", linked({TWO: RIGHT}, ONE, "../a.py"), f"refused: w/{ONE} is a link"),
     "a blank at the end": ("w.zip", renamed(f"{ONE} ", TWO), f"must be named exactly w/{ONE}"),
     "a notebook": ("w.zip", zipped({"phase1/a.ipynb": "{}", TWO: RIGHT}), "`gradsync nbgrade`"),
+    "another name": ("w.zip", renamed("phase1/my_trainer_v2.py", TWO), "give them the course's"),
+    "a web page": ("w.zip", zipped({ONE: PAGE, TWO: RIGHT}), "not Python source, but a web page"),
+    "a notebook named py": ("w.zip", zipped({ONE: NOTEBOOK, TWO: RIGHT}), "but a notebook: copy"),
+    "RTF": ("w.zip", zipped({ONE: f"{{\\rtf1 {RIGHT}", TWO: RIGHT}), "but formatted text (RTF)"),
+    "Word": ("w.zip", zipped({ONE: NESTED, TWO: RIGHT}), "but an archive or a Word document"),
     "a packed phase": ("w.zip", zipped({"phase1.zip": zipped(BOTH), TWO: RIGHT}), REPACK),
 }
 UNREAD = {
     "RAR": ("w.rar", RAR, REPACK),
     "RAR named zip": ("w.zip", RAR, "it is a RAR archive: pack the files again as a .zip"),
+    "Zstandard named zip": ("w.zip", b"\x28\xb5\x2f\xfd\0", "it is a Zstandard archive: pack"),
+    "bzip2 named tar.gz": ("w.tar.gz", bz2.compress(b"x"), "it is a bzip2 archive: pack"),
+    "a page named zip": ("w.zip", PAGE.encode(), "it is a web page, perhaps of a failed download"),
+    "a patch": ("w.patch", b"diff --git", "Hand in the course's files, with the course's names"),
     "7z named zip": ("w.zip", SEVEN, "it is a 7z archive"),
     "xz named tar.gz": ("w.tar.gz", xz(BOTH), "it is a xz archive"),
     "tar.xz": ("w.tar.xz", xz(BOTH), REPACK),

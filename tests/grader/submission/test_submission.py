@@ -14,6 +14,7 @@ from gradsync.submission import (
     read_submission,
 )
 from gradsync.submission.contents import MAX_FILE
+from gradsync.submission.reading import HAND_IN
 
 COURSE = find_course(Path(__file__).parent)
 LOADER, TRAINER = "phase1/template_data_loader.py", "phase1/template_trainer.py"
@@ -78,7 +79,7 @@ def test_a_missing_file_is_noted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("files", "holds"), [({}, "it is empty"), ({"report.pdf": b""}, "it has report.pdf")]
+    ("files", "holds"), [({}, "it is empty"), ({"report.pdf": b""}, f"it has report.pdf{HAND_IN}")]
 )
 def test_a_folder_without_any_file_of_the_course_is_unreadable(tmp_path, files, holds):
     (tmp_path / "ada").mkdir()
