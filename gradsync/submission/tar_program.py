@@ -50,12 +50,8 @@ def _described(
 ) -> dict[str, Any]:
     sparse = member.issparse() or any(key.startswith("GNU.sparse.") for key in member.pax_headers)
     content = b""
-    if (
-        member.isreg()
-        and not sparse
-        and member.name.endswith(".py")
-        and member.size <= largest_file
-    ):
+    may_count = member.name.casefold().removesuffix(".txt").endswith(".py")
+    if member.isreg() and not sparse and may_count and member.size <= largest_file:
         file = archive.extractfile(member)
         content = file.read() if file else b""
     return {

@@ -111,6 +111,11 @@ READ = {
         renamed("phase1/Template-Trainer.PY", TWO),
         f"assumed: w/phase1/Template-Trainer.PY is {ONE}",
     ),
+    "a hidden extension in a tar": (
+        "w.tar.gz",
+        tarred({ONE: RIGHT, f"phase2/{FILE.upper()}.txt": RIGHT}),
+        f"assumed: w/phase2/{FILE.upper()}.txt is {TWO}",
+    ),
     "names that differ in case": (
         "w.zip",
         zipped({**BOTH, "phase1/Template_Trainer.py": WRONG}),
