@@ -12,7 +12,7 @@ from typing import Literal
 
 from gradsync.review.findings import Finding, Rule
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import DATA, LOCAL, RANK, WORLD, Step
+from gradsync.review.flow.values import DATA, LOCAL, RANK, WORLD, Step, Value
 from gradsync.review.queries import (
     all_ranks_join,
     has_distributed_sampler,
@@ -57,25 +57,6 @@ def _loaders(program: Program) -> list[Step]:
     return [step for step in made if step is not None and has_distributed_sampler(step)]
 
 
-def _made_after_the_group(program: Program) -> bool:
-    loaders = _loaders(program)
-    return any(program.before(start, step) for start in program.starts for step in loaders)
-
-
-def _trains_on_shares(program: Program) -> bool:
-    steps = (loader.step for loader, _ in training_loops(program))
-    return any(step is not None and has_distributed_sampler(step) for step in steps)
-
-
-def _sets_the_epoch(program: Program) -> bool:
-    return any(s.receiver.of_kind("sampler", "loader") for s in program.methods("set_epoch"))
-
-
-def _divides_the_batch(program: Program) -> bool:
-    sizes = [step.argument(1, "batch_size") for step in _loaders(program)]
-    return any(size is not None and WORLD in size.tags for size in sizes)
-
-
 def _saves_on_one_rank(program: Program) -> bool:
     saves = list(program.calls("torch.save"))
     return bool(saves) and all(map(_by_rank, saves))
@@ -86,29 +67,8 @@ def _saves_the_model(program: Program) -> bool:
     return any(t.kind == "state" and t.inner.surely("model") for t in states)
 
 
-def _logs_on_one_rank(program: Program) -> bool:
-    return any(map(_by_rank, program.calls("builtins.print", "wandb.init", "SummaryWriter")))
-
-
-def _all_join(program: Program) -> bool:
-    return any(all_ranks_join(step) and not step.on_some_ranks for step in program.steps)
-
-
-def _waits(program: Program) -> bool:
-    return any(step.receiver.of_kind("work") for step in program.methods("wait"))
-
-
-def _uses_the_local_rank(program: Program) -> bool:
-    steps = program.calls("torch.cuda.set_device", "torch.device")
-    return any(arg.tags >= {RANK, LOCAL} for step in steps for arg in step.args)
-
-
 def _wraps(program: Program) -> bool:
     return bool(program.wrappers or program.sharded)
-
-
-def _averages(program: Program) -> bool:
-    return bool(program.averages_by_hand) or any(map(is_wrapped, program.backwards))
 
 
 def _updates_on_all_ranks(program: Program) -> bool:
@@ -121,43 +81,60 @@ def _takes_turns(program: Program) -> bool:
     return any(_by_rank(step) or step.path.endswith("isend") for step in sends)
 
 
-def _sums_a_metric(program: Program) -> bool:
-    reduced = [s for s in program.steps if s.collective == "all_reduce" and s.args]
-    return any(DATA in step.args[0].deep_tags() for step in reduced)
-
-
-def _shares_the_model(program: Program) -> bool:
-    return _wraps(program) or any(
-        step.collective == "broadcast" and step.args and step.args[0].of_kind("params")
-        for step in program.steps
-    )
-
-
-def _seeds_by_rank(program: Program) -> bool:
-    seeds = program.calls("torch.manual_seed", "numpy.random.seed", "random.seed")
-    return any(RANK in arg.tags for step in seeds for arg in step.args)
-
-
 EVIDENCE: Mapping[str, Callable[[Program], bool]] = {
-    "process group before loaders": _made_after_the_group,
-    "each rank has its own samples": _trains_on_shares,
-    "each epoch has a new order": _sets_the_epoch,
-    "each loader has the batch size of one rank": _divides_the_batch,
+    "process group before loaders": lambda p: any(
+        p.before(start, step) for start in p.starts for step in _loaders(p)
+    ),
+    "each rank has its own samples": lambda p: any(
+        x.step is not None and has_distributed_sampler(x.step) for x, _ in training_loops(p)
+    ),
+    "each epoch has a new order": lambda p: any(
+        step.receiver.of_kind("sampler", "loader") for step in p.methods("set_epoch")
+    ),
+    "each loader has the batch size of one rank": lambda p: any(
+        WORLD in (step.argument(1, "batch_size") or Value()).tags for step in _loaders(p)
+    ),
     "one rank writes files": _saves_on_one_rank,
     "checkpoints fit the model": _saves_the_model,
-    "one rank logs": _logs_on_one_rank,
-    "all ranks call each collective": _all_join,
-    "each rank waits for asynchronous work": _waits,
+    "one rank logs": lambda p: any(
+        map(_by_rank, p.calls("builtins.print", "wandb.init", "SummaryWriter"))
+    ),
+    "all ranks call each collective": lambda p: any(
+        all_ranks_join(step) and not step.on_some_ranks for step in p.steps
+    ),
+    "each rank waits for asynchronous work": lambda p: any(
+        step.receiver.of_kind("work") for step in p.methods("wait")
+    ),
     "the process group is destroyed": lambda p: any(p.calls("destroy_process_group")),
-    "the launcher decides ranks, port and device": _uses_the_local_rank,
+    "the launcher decides ranks, port and device": lambda p: any(
+        arg.tags >= {RANK, LOCAL}
+        for step in p.calls("torch.cuda.set_device", "torch.device")
+        for arg in step.args
+    ),
     "the model is ready before it is wrapped": _wraps,
     "the model is ready before its optimizer": lambda p: _wraps(p) and bool(p.things("optimizer")),
     "BatchNorm uses the batch of all ranks": lambda p: any(p.calls("convert_sync_batchnorm")),
-    "gradients are averaged": _averages,
+    "gradients are averaged": lambda p: (
+        bool(p.averages_by_hand) or any(map(is_wrapped, p.backwards))
+    ),
     "all ranks make the same updates": _updates_on_all_ranks,
     "each send meets a receive": _takes_turns,
     "each step communicates once": lambda p: bool(p.things("no_sync")),
-    "metrics count each sample once": _sums_a_metric,
-    "all ranks begin with the same model": _shares_the_model,
-    "augmentations differ between ranks": _seeds_by_rank,
+    "metrics count each sample once": lambda p: any(
+        DATA in step.args[0].deep_tags()
+        for step in p.steps
+        if step.collective == "all_reduce" and step.args
+    ),
+    "all ranks begin with the same model": lambda p: (
+        _wraps(p)
+        or any(
+            step.collective == "broadcast" and step.args and step.args[0].of_kind("params")
+            for step in p.steps
+        )
+    ),
+    "augmentations differ between ranks": lambda p: any(
+        RANK in arg.tags
+        for step in p.calls("torch.manual_seed", "numpy.random.seed", "random.seed")
+        for arg in step.args
+    ),
 }

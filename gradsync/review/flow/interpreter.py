@@ -7,8 +7,8 @@ both branches of a condition are taken; afterwards, a name may have its value fr
 each call is recorded as a `Step` with these.
 
 A statement of type X is run by the method `_x`, which returns how it ends: "return", "raise",
-"break", "continue" or "". An expression of type X is evaluated by the method `_x`, which returns
-its `Value`.
+"break" or "continue"; others return nothing. An expression of type X is evaluated by the method
+`_x`, which returns its `Value`.
 """
 
 from __future__ import annotations
@@ -137,22 +137,19 @@ class Interpreter:
                 self.frame = previous
         return env
 
-    def _import(self, node: ast.Import) -> str:
+    def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             source = self.project.find(self.frame.source, alias.name, 0)
-            if source is not None and alias.asname:
-                self.frame.set(alias.asname, self._module(source))
-            elif source is not None and "." not in alias.name:
-                self.frame.set(alias.name, self._module(source))
+            name = alias.asname or alias.name.partition(".")[0]
+            if source is not None and (alias.asname or name == alias.name):
+                self.frame.set(name, self._module(source))
             else:
-                name = alias.asname or alias.name.partition(".")[0]
-                path = alias.name if alias.asname else name
-                self.frame.set(name, Value(path=path))
-        return ""
+                self.frame.set(name, Value(path=alias.name if alias.asname else name))
 
-    def _importfrom(self, node: ast.ImportFrom) -> str:
+    def _importfrom(self, node: ast.ImportFrom) -> None:
         source = self.project.find(self.frame.source, node.module or "", node.level)
         env = self.load(source, as_main=False) if source is not None else None
+        inside = f"{node.module}." if node.module else ""
         for alias in node.names:
             name = alias.asname or alias.name
             if alias.name == "*":
@@ -160,12 +157,9 @@ class Interpreter:
             elif env is not None and alias.name in env:
                 self.frame.set(name, env[alias.name])
             else:
-                inside = f"{node.module}." if node.module else ""
                 nested = self.project.find(self.frame.source, inside + alias.name, node.level)
-                path = "." * node.level + inside + alias.name
-                value = self._module(nested) if nested else Value(path=path)
-                self.frame.set(name, value)
-        return ""
+                path = Value(path="." * node.level + inside + alias.name)
+                self.frame.set(name, self._module(nested) if nested else path)
 
     def _module(self, source: Source) -> Value:
         thing = Thing("module", None)
@@ -184,34 +178,37 @@ class Interpreter:
     def block(self, statements: Sequence[ast.stmt]) -> str:
         """Run statements; return how they end: "return", "raise", "break", "continue" or ""."""
         for statement in statements:
-            handler = getattr(self, f"_{type(statement).__name__.lower()}", None)
-            end: str = handler(statement) if handler is not None else ""
+            handler = getattr(self, f"_{type(statement).__name__.lower()}", self._other)
+            end: str | None = handler(statement)
             if end:
                 return end
         return ""
 
+    def _other(self, node: ast.stmt) -> str:
+        """Evaluate the expressions of another statement, such as `raise` or `assert`."""
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value_of(child)
+        name = type(node).__name__.lower()
+        return name if name in ("raise", "break", "continue") else ""
+
     def _expr(self, node: ast.Expr) -> str:
         self.discard = node.value
         self.value_of(node.value)
-        if isinstance(node.value, ast.Call) and self.steps and self.steps[-1].node is node.value:
-            return "raise" if self.steps[-1].path in _EXITS else ""
-        return ""
+        ends = self.steps and self.steps[-1].node is node.value and self.steps[-1].path in _EXITS
+        return "raise" if ends else ""
 
-    def _assign(self, node: ast.Assign) -> str:
+    def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
         value = self.value_of(node.value)
-        for target in node.targets:
-            self.bind(target, value)
-        return ""
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if node.value is not None:
+                self.bind(target, value)
 
-    def _annassign(self, node: ast.AnnAssign) -> str:
-        if node.value is not None:
-            self.bind(node.target, self.value_of(node.value))
-        return ""
+    _annassign = _assign
 
-    def _augassign(self, node: ast.AugAssign) -> str:
+    def _augassign(self, node: ast.AugAssign) -> None:
         previous = self.value_of(node.target)
         self.bind(node.target, combined(node.op, previous, self.value_of(node.value)))
-        return ""
 
     def _return(self, node: ast.Return) -> str:
         value = self.value_of(node.value) if node.value else Value(const=None)
@@ -223,23 +220,8 @@ class Interpreter:
         status = isinstance(value.const, int) and not is_constant and self.frame.name == "main"
         return "raise" if status and value.const else "return"
 
-    def _raise(self, node: ast.Raise) -> str:
-        self.value_of(node.exc)
-        return "raise"
-
-    def _assert(self, node: ast.Assert) -> str:
-        self.value_of(node.test)
-        return ""
-
-    def _break(self, _: ast.Break) -> str:
-        return "break"
-
-    def _continue(self, _: ast.Continue) -> str:
-        return "continue"
-
-    def _global(self, node: ast.Global) -> str:
+    def _global(self, node: ast.Global) -> None:
         self.frame.global_names.update(node.names)
-        return ""
 
     def _with(self, node: ast.With) -> str:
         contexts, no_gradients = len(self.contexts), 0
@@ -288,24 +270,16 @@ class Interpreter:
 
     _trystar = _try
 
-    def _functiondef(self, node: ast.FunctionDef) -> str:
+    def _functiondef(self, node: ast.FunctionDef | ast.ClassDef) -> None:
         frame = self.frame
         for decorator in node.decorator_list:
             self.value_of(decorator)
-        self.bind(
-            ast.Name(node.name), Value(code=Code(node, frame.source, frame.scope(), frame.module))
-        )
-        return ""
-
-    _asyncfunctiondef = _functiondef
-
-    def _classdef(self, node: ast.ClassDef) -> str:
-        frame = self.frame
-        names = [base for base in node.bases if isinstance(base, (ast.Name, ast.Attribute))]
+        names = [n for n in getattr(node, "bases", ()) if isinstance(n, (ast.Name, ast.Attribute))]
         bases = tuple(self.value_of(name) for name in names)
         code = Code(node, frame.source, frame.scope(), frame.module, bases=bases)
-        self.bind(ast.Name(node.name), Value(code=code))
-        return ""
+        frame.set(node.name, Value(code=code))
+
+    _asyncfunctiondef = _classdef = _functiondef
 
     # Conditions and loops
 
@@ -373,11 +347,10 @@ class Interpreter:
         around = self.guards[self.frame.guards :]
         return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
 
-    def _match(self, node: ast.Match) -> str:
+    def _match(self, node: ast.Match) -> None:
         subject = self.value_of(node.subject)
         for case in node.cases:
             self._branches(node, subject, case.body, [])
-        return ""
 
     def _for(self, node: ast.For) -> str:
         over = self.value_of(node.iter)
@@ -451,9 +424,8 @@ class Interpreter:
         if isinstance(value.const, bool):
             value = self._around(value)  # such as a flag that one rank sets
         for thing in owner.things - set(owner.of_kind("params")):  # all of them, not one
-            previous = thing.attrs.get(target.attr)
-            known = self.guards and previous is not None
-            thing.attrs[target.attr] = either(previous, value) if known else value
+            previous = thing.attrs.get(target.attr, value) if self.guards else value
+            thing.attrs[target.attr] = either(previous, value)
         if isinstance(target.value, ast.Name) and owner.blank and not owner.path:
             holder = Thing("namespace", None)  # a parameter, such as `args`
             holder.attrs[target.attr] = value
@@ -597,18 +569,13 @@ class Interpreter:
         key = self.value_of(node.slice)
         if base.path == "os.environ":
             return of_environment(key.const)
-        if key.const is not UNKNOWN and key.const in base.keys:
-            return base.parts[base.keys.index(key.const)]
-        if (
-            isinstance(key.const, int)
-            and not base.keys
-            and -len(base.parts) <= key.const < len(base.parts)
-        ):
-            return base.parts[key.const]
-        for thing in base.things:
-            if isinstance(key.const, str) and key.const in thing.attrs:
-                return thing.attrs[key.const]
+        item = base.item(key.const)
+        if item is not None:
+            return item
         if isinstance(key.const, str):
+            for thing in base.things:
+                if key.const in thing.attrs:
+                    return thing.attrs[key.const]
             named = by_name(key.const)
             if base.keys or (not named.blank and not base.things):
                 return replace(named, tags=named.tags | base.tags)  # an item that was not set

@@ -158,6 +158,13 @@ class Value:
         """Return the kinds of the things that it may be."""
         return {thing.kind for thing in self.things}
 
+    def item(self, key: object) -> Value | None:
+        """Return the part of a list or a dict at a position or a key, if it is known."""
+        if not self.keys and isinstance(key, int) and -len(self.parts) <= key < len(self.parts):
+            return self.parts[key]
+        known = key is not UNKNOWN and key in self.keys
+        return self.parts[self.keys.index(key)] if known else None
+
     def deep(self) -> list[Thing]:
         """Return its things and the things of its parts."""
         found = list(self.things)
