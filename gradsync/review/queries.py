@@ -22,6 +22,7 @@ from gradsync.review.flow.values import (
     Step,
     Thing,
     Value,
+    mixed,
 )
 
 JOIN = r"with [^\n]*\b[Jj]oin\("  # loops of unequal length are fine inside `Join`
@@ -161,6 +162,12 @@ def argument_node(step: Step, position: int, name: str) -> ast.expr | None:
 def mentions(program: Program, pattern: str) -> bool:
     """Return whether a file of the program contains this pattern."""
     return any(re.search(pattern, source.text) for source in program.sources)
+
+
+def names_rank(step: Step) -> bool:
+    """Return whether a message says which rank it is from."""
+    tags = mixed([*step.args, *step.kwargs.values()]).tags
+    return bool(tags & {RANK, MAYBE_RANK}) or "rank" in ast.unparse(step.node).lower()
 
 
 def has_mesh(program: Program) -> bool:

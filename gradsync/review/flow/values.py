@@ -271,7 +271,7 @@ class Step:
     @property
     def cuts_gradient(self) -> bool:
         """Whether it computes a value from the outputs of models, unknown to autograd."""
-        outputs = any(arg.of_kind("output") for arg in self.args)
+        outputs = any(arg.of_kind("output") for arg in self.args) and ".nn." not in self.path
         return outputs and self.collective in _WITHOUT_GRADIENT and not self.evaluating
 
     @property

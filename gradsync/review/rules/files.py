@@ -16,6 +16,7 @@ from gradsync.review.queries import (
     is_false,
     is_true,
     mentions,
+    names_rank,
     of_one_machine,
     on_several_machines,
     same_text,
@@ -290,7 +291,7 @@ def no_map_location(program: Program) -> Iterator[Hit]:
 def logs_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find runs that all ranks record, and lines that all ranks print in the training loop."""
     for step in program.calls(*_RUNS):
-        if surely_on_every_rank(step) and not _names_rank(step):
+        if surely_on_every_rank(step) and not names_rank(step):
             what = step.path.rpartition(".")[2]
             yield at(step, f"Every rank calls `{what}`, which makes N runs or logs instead of one.")
     if _replaces_print(program):
@@ -298,7 +299,7 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
     outside = {loop for step in program.parent for loop in step.loops}
     training = {loop for step in program.backwards for loop in step.loops} - outside
     prints = [s for s in program.calls("builtins.print") if training.intersection(s.loops)]
-    seen = {step.function for step in prints if _names_rank(step)}  # which show each rank's output
+    seen = {step.function for step in prints if names_rank(step)}  # which show each rank's output
     for step in prints:
         if "file" in step.kwargs or step.function in seen or not surely_on_every_rank(step):
             continue
@@ -319,11 +320,6 @@ def _is_regular(guard: Guard) -> bool:
         return True
     regular = re.search("%|step|iter|epoch|batch|verbose|log", ast.unparse(guard.node.test))
     return bool(regular) and not any(isinstance(part, leaves) for part in branch)
-
-
-def _names_rank(step: Step) -> bool:
-    values = (*step.args, *step.kwargs.values())
-    return any(value.deep_tags() & {RANK, MAYBE_RANK} for value in values)
 
 
 def _replaces_print(program: Program) -> bool:

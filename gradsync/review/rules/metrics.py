@@ -18,7 +18,7 @@ from gradsync.review.flow.values import (
     UNEVEN,
     Step,
 )
-from gradsync.review.queries import function_around
+from gradsync.review.queries import function_around, names_rank
 
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
 _REPORTS = ("add_scalar", "info", "log", "write")  # methods
@@ -78,7 +78,7 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
         values = [*step.args, *step.kwargs.values()] if _reports(step) or adapts else []
         if step.path.endswith("torch.save"):
             values += [guard.value for guard in step.guards]
-        if not step.on_some_ranks and _names_rank(step):
+        if not step.on_some_ranks and names_rank(step):
             continue  # each rank reports its own value
         if any(loop.over.of_kind("loader") and loop not in trained for loop in step.loops):
             continue  # such as the progress of the evaluation
@@ -104,7 +104,7 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
         values = [*step.args, *step.kwargs.values()] if _reports(step) else []
         deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
         others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
-        if any(value.tags & {RANK, MAYBE_RANK} for value in others) or _names_rank(step):
+        if any(value.tags & {RANK, MAYBE_RANK} for value in others) or names_rank(step):
             continue
         if deciding or any(REDUCED in value.deep_tags() for value in values):
             yield at(
@@ -118,8 +118,3 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
 def _reports(step: Step) -> bool:
     """Return whether a call prints or logs its arguments."""
     return step.path in _LOGS or step.method in _REPORTS
-
-
-def _names_rank(step: Step) -> bool:
-    """Return whether a message says which rank it is from."""
-    return "rank" in ast.unparse(step.node).lower()

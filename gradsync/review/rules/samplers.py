@@ -25,7 +25,6 @@ from gradsync.review.queries import (
 )
 
 _RANK = re.compile(r"(^|_)rank$")
-_EVENS_OUT = (ast.FloorDiv, ast.Mod)
 
 
 @rule(
@@ -175,8 +174,7 @@ def uneven_shares(program: Program) -> Iterator[Hit]:
     for cls in _samplers(program):
         method = _method(cls, "__iter__")
         stride = next(_strides(method), None) if method and _uses_rank(cls) else None
-        counted: ast.AST = method if isinstance(stride, ast.Compare) and method else cls
-        if stride is not None and not _evens_out(counted):
+        if stride is not None and not _evens_out(cls):
             yield Hit(
                 stride,
                 program.source,
@@ -254,11 +252,12 @@ def _strides(part: ast.AST) -> Iterator[ast.AST]:
 
 def _evens_out(part: ast.AST) -> bool:
     text = ast.unparse(part)
-    if re.search(r"ceil|pad|drop|total_size|extend|cycle|resize|\+=", text):
+    if re.search(r"ceil|pad|drop|total_size|extend|cycle|resize|\+=|// [\w.]+\)? \*", text):
         return True
-    strides = {id(node.left) for node in _strides(part) if isinstance(node, ast.Compare)}
-    divisions = (n for n in ast.walk(part) if isinstance(getattr(n, "op", None), _EVENS_OUT))
-    return any(id(node) not in strides for node in divisions)
+    chosen = {id(node.left) for node in _strides(part) if isinstance(node, ast.Compare)}
+    evens_out = ast.Mod if chosen else (ast.FloorDiv, ast.Mod)
+    divisions = (node for node in ast.walk(part) if id(node) not in chosen)
+    return any(isinstance(getattr(node, "op", None), evens_out) for node in divisions)
 
 
 @rule(
