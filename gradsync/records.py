@@ -150,6 +150,10 @@ class Verdict:
     review: tuple[str, ...] = ()  # "FILE:LINE CODE text" for each finding in the exercise's code
     causes: tuple[str, ...] = ()  # other exercises, because of which this test may have failed
 
+    @property
+    def phase(self) -> str:
+        return self.exercise.partition("/")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -222,6 +226,5 @@ class Report:
     def _sums(self, points_of: Callable[[Verdict], float]) -> dict[str, float]:
         points: dict[str, float] = {}
         for verdict in self.verdicts:
-            phase = verdict.exercise.partition("/")[0]
-            points[phase] = points.get(phase, 0.0) + points_of(verdict)
+            points[verdict.phase] = points.get(verdict.phase, 0.0) + points_of(verdict)
         return points

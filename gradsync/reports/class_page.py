@@ -15,7 +15,7 @@ from gradsync.reports import class_measures as measures
 from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
 from gradsync.reports.corrections import charged_text
 from gradsync.reports.guide_sections import GuideText, sections
-from gradsync.reports.summary import Guide, unimported
+from gradsync.reports.summary import Guide, guide, unimported
 from gradsync.reports.templating import template
 from gradsync.reports.text import amount, printable
 from gradsync.text import counted, listed
@@ -183,7 +183,6 @@ class _Found:
 
 def mistakes(results: ClassResults) -> list[Mistake]:
     """Return the mistakes, the most common first; unwritten exercises do not count."""
-    guides = {exercise.id: exercise.guide for exercise in results.exercises}
     found: dict[str, _Found] = {}
     for result in graded(results.results):
         for (code, exercise), test in _first_tests(result).items():
@@ -192,7 +191,7 @@ def mistakes(results: ClassResults) -> list[Mistake]:
                 made.results.append(result)
             made.exercises[exercise.rpartition("/")[2]] += 1
             made.example = made.example or _example(test)
-            if section := _section(test, guides):
+            if section := guide(test):
                 made.sections[section] += 1
     every = [_mistake(code, made) for code, made in found.items()]
     return sorted(every, key=lambda mistake: (-len(mistake.results), mistake.code))
@@ -211,12 +210,6 @@ def _mistake(code: str, made: _Found) -> Mistake:
     names = [name for name, _ in made.exercises.most_common()]
     section = next((section for section, _ in made.sections.most_common(1)), None)
     return Mistake(code, made.results, names, section, made.example)
-
-
-def _section(test: Verdict, guides: dict[str, str]) -> Guide | None:
-    heading = (test.diagnosis and test.diagnosis.guide) or guides.get(test.exercise)
-    path = f"{test.exercise.partition('/')[0]}/GUIDELINES.md"
-    return Guide(path, heading) if heading else None
 
 
 def _example(test: Verdict) -> str:

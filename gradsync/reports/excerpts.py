@@ -29,7 +29,7 @@ def excerpt(verdict: Verdict, files: Mapping[str, bytes]) -> list[Line]:
     """
     where = (verdict.diagnosis and verdict.diagnosis.where) or ""
     name, _, number = where.rpartition(":")
-    source = files.get(f"{verdict.exercise.partition('/')[0]}/{name}")
+    source = files.get(f"{verdict.phase}/{name}")
     if source is None or not number.isdecimal():
         return []
     lines = source.decode("utf-8-sig", "replace").splitlines()

@@ -252,7 +252,7 @@ def guide(verdict: Verdict) -> Guide | None:
     section = (verdict.diagnosis and verdict.diagnosis.guide) or verdict.guide
     if not section:
         return None
-    return Guide(verdict.exercise.partition("/")[0] + "/GUIDELINES.md", section)
+    return Guide(f"{verdict.phase}/GUIDELINES.md", section)
 
 
 def short_name(exercise: Exercise) -> str:

@@ -37,7 +37,7 @@ class Change:
         """
         both = set(self.before.phases) & set(self.after.phases)
         old, new = (
-            {each.id: each for each in report.verdicts if each.exercise.partition("/")[0] in both}
+            {each.id: each for each in report.verdicts if each.phase in both}
             for report in (self.before, self.after)
         )
         pairs = ((id, old.get(id), new.get(id)) for id in {**old, **new})
@@ -119,7 +119,7 @@ def scaled(report: Report, points: Mapping[str, float]) -> Report:
         return report
 
     def verdict(each: Verdict) -> Verdict:
-        factor = factors.get(each.exercise.partition("/")[0], 1.0)
+        factor = factors.get(each.phase, 1.0)
         return replace(each, points=factor * each.points, max_points=factor * each.max_points)
 
     return replace(report, verdicts=tuple(map(verdict, report.verdicts)))
@@ -138,10 +138,11 @@ def with_other_phases(new: Report, stored: Report | None) -> Report:
         raise UnusableInput(
             f"it was graded with the seed {stored.seed}, so --add-phase needs --seed {stored.seed}"
         )
-    kept = [each for each in stored.verdicts if each.exercise.partition("/")[0] not in mine]
-    others = {each.exercise.partition("/")[0] for each in kept}
+    kept = [each for each in stored.verdicts if each.phase not in mine]
+    others = {each.phase for each in kept}
     notes = [note for note in stored.notes if any(phase in note for phase in others)]
-    verdicts = sorted((*kept, *new.verdicts), key=lambda each: _place(each.exercise))
+    # phase10 after phase9
+    verdicts = sorted((*kept, *new.verdicts), key=lambda each: (len(each.phase), each.phase))
     return replace(
         new,
         seconds=round(stored.seconds + new.seconds, 2),
@@ -150,11 +151,6 @@ def with_other_phases(new: Report, stored: Report | None) -> Report:
         prints=(*(p for p in stored.prints if p.path.partition("/")[0] in others), *new.prints),
         origins=(*(each for each in stored.origins if each.phase in others), *new.origins),
     )
-
-
-def _place(exercise: str) -> tuple[int, str]:
-    phase = exercise.partition("/")[0]
-    return len(phase), phase  # phase10 after phase9
 
 
 def _differ(was: Verdict | None, now: Verdict | None) -> bool:

@@ -62,7 +62,7 @@ def points_of(course: Course, audience: Audience, phase: str) -> dict[str, float
 
 def reweighted(report: Report, weights: Mapping[str, Weight]) -> Report | None:
     """Return a report with the current points and titles, or None if it is of other tests."""
-    phases = {id.partition("/")[0] for id in (verdict.id for verdict in report.verdicts)}
+    phases = {verdict.phase for verdict in report.verdicts}
     current = {id for id in weights if id.partition("/")[0] in phases}
     if current != {verdict.id for verdict in report.verdicts}:
         return None

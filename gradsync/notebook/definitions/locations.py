@@ -22,7 +22,7 @@ def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
     phases = {PurePosixPath(name).parts[0] for name in modules}
     texts = {phase: _Texts(phase, modules) for phase in phases}
     verdicts = tuple(
-        _verdict(verdict, texts[phase]) if (phase := _phase(verdict)) in texts else verdict
+        _verdict(verdict, texts[verdict.phase]) if verdict.phase in texts else verdict
         for verdict in report.verdicts
     )
     return replace(report, verdicts=verdicts)
@@ -56,10 +56,6 @@ class _Texts:
 def _text_of(origin: Origin) -> str:
     label, line = origin
     return f"{label}:{line}" if label.endswith(".py") else f"{label}, line {line}"
-
-
-def _phase(verdict: Verdict) -> str:
-    return verdict.exercise.partition("/")[0]
 
 
 def _verdict(verdict: Verdict, texts: _Texts) -> Verdict:
