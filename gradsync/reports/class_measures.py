@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 
 from gradsync.class_records import ClassResults, GradedExercise, Result
-from gradsync.reports.text import amount
+from gradsync.reports.text import amount, round_step
 
 FEWEST = 8  # quartiles of fewer numbers mean nothing
 FACTOR = 1.5
@@ -101,7 +101,7 @@ def time_bars(seconds: Sequence[float], fences: Fences | None) -> list[Bar]:
     if not seconds:
         return []
     end = max(seconds) if fences is None else min(max(seconds), fences.high)
-    step = _round_step(end / _STEPS)
+    step = round(round_step(max(end / _STEPS, 0.1)), 6)
     counts = Counter(min(int(time / step), int(end / step) + 1) for time in seconds)
     last = max(counts)
     labels = [f"{amount(i * step)}–{amount((i + 1) * step)} s" for i in range(last + 1)]
@@ -139,12 +139,3 @@ def successes(results: ClassResults) -> list[Success]:
 def _bars(labels: Sequence[str], counts: Sequence[int]) -> list[Bar]:
     longest = max(*counts, 1)
     return [Bar(label, n, n / longest) for label, n in zip(labels, counts, strict=True)]
-
-
-def _round_step(least: float) -> float:
-    """Return the first of 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not less than `least`."""
-    step, factors = 0.1, (2.0, 2.5, 2.0)
-    while step < least:
-        step *= factors[0]
-        factors = (*factors[1:], factors[0])
-    return round(step, 6)

@@ -46,6 +46,12 @@ def amount(number: float) -> str:
     return f"{finite(number):.2f}".rstrip("0").rstrip(".")
 
 
+def round_step(least: float) -> float:
+    """Return the first of ..., 0.1, 0.2, 0.5, 1, 2, 5, 10, ... that is not less than `least`."""
+    unit = 10.0 ** math.floor(math.log10(least))
+    return next(factor * unit for factor in (1, 2, 5, 10) if factor * unit > least * (1 - 1e-9))
+
+
 def duration(seconds: float) -> str:
     """Return "12.5 s", "3 min 20 s" or "1 h 5 min"."""
     if seconds < 60:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from gradsync.reports.timeline import lanes
 from gradsync.reports.timeline.lanes import Bar, Gap
 from gradsync.reports.timeline.svg import text_width
 
-ALMOST = 1e-6  # a part of a tick: floats are rounded
 _SHORTEST = 4  # with fewer letters, an op can't be recognised
 ABBREVIATIONS = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR"}
 _SENTENCES = 16  # of a description
@@ -71,15 +69,6 @@ def times(moments: Sequence[float]) -> list[str]:
     span = (moments[-1] - moments[0]) * 1000
     decimals = 3 if span < 0.5 else 2 if span < 5 else 1 if span < 200 else 0
     return [f"{moment * 1000:,.{decimals}f}" for moment in moments]
-
-
-def ticks(span: float) -> list[float]:
-    """Return round moments from 0 up to `span` seconds, at most 10: a step is 1, 2 or 5 units."""
-    if not span > 0:
-        return [0.0]
-    unit = 10.0 ** math.floor(math.log10(span / 10))
-    step = next(factor * unit for factor in (1, 2, 5, 10) if span / (factor * unit) < 10 + ALMOST)
-    return [number * step for number in range(int(span / step + ALMOST) + 1)]
 
 
 def legend(

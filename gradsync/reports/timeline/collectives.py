@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.etree.ElementTree import Element, tostring
 
 from gradsync.records import Event
 from gradsync.reports.timeline import captions, lanes, scale, svg
@@ -20,18 +20,11 @@ _TAIL = 184.0  # width for bars that never end
 _GUTTER, _MARGIN, _INSET = 54.0, 8.0, 5.0
 _ROW, _ROW_GAP, _LANE_GAP = 22.0, 3.0, 12.0
 _TOP, _AXIS, _LEGEND = 6.0, 20.0, 24.0
-_BASELINE = 15.0  # of a label in its row
-
-# The text has the page's colour, so it is readable on light and dark backgrounds.
 _STYLE = """
-.gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
-.gs-timeline .quiet{fill-opacity:.65}
-.gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
 .gs-timeline .operation{fill:currentColor;fill-opacity:.07}
 .gs-timeline .operation-line{fill:none;stroke:currentColor;stroke-opacity:.3}
 .gs-timeline .differs{fill:#d9483b;fill-opacity:.25}
 .gs-timeline .differs-line{fill:none;stroke:#d9483b}
-.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.2;stroke:var(--rank)}
 .gs-timeline .hatch{fill:none;stroke:var(--rank);stroke-opacity:.32}
 .gs-timeline .gap{fill:#d9483b;fill-opacity:.06;stroke:#d9483b;stroke-dasharray:4 3}
@@ -89,14 +82,13 @@ def render(events: Sequence[Event], world_size: int) -> str:
     )
     width = plan.right + (_GUTTER if plan.is_wide else _MARGIN)
     height = plan.tops[-1] + _AXIS + (_LEGEND if notes else 0)
-    drawing = svg.canvas(width, height, captions.description(items, world_size))
-    SubElement(drawing, "style").text = _STYLE
+    drawing = svg.canvas(width, height, captions.description(items, world_size), _STYLE)
     _draw_meetings(drawing, plan)
     _draw_lanes(drawing, plan)
     for box in plan.boxes:
         _draw_box(drawing, box)
     _draw_axis(drawing, plan)
-    _draw_legend(drawing, notes, _GUTTER, plan.tops[-1] + _AXIS)
+    svg.legend(drawing, _GUTTER, plan.tops[-1] + _AXIS, notes, hatched="bar")
     return tostring(drawing, encoding="unicode")
 
 
@@ -137,9 +129,9 @@ def _draw_lanes(drawing: Element, plan: _Plan) -> None:
     """Draw the names of the ranks, at both ends if the drawing may be scrolled."""
     for rank, top in enumerate(plan.tops[:-1]):
         lane = svg.group(drawing, color=rank_colour(rank))
-        svg.text(lane, "name", 0, top + _BASELINE, f"rank {rank}")
+        svg.text(lane, "name", 0, top + svg.BASELINE, f"rank {rank}")
         if plan.is_wide:
-            svg.text(lane, "name", plan.right + _MARGIN, top + _BASELINE, f"rank {rank}")
+            svg.text(lane, "name", plan.right + _MARGIN, top + svg.BASELINE, f"rank {rank}")
     for top in plan.tops[1:-1]:
         middle = top - (_LANE_GAP + _ROW_GAP) / 2
         svg.path(drawing, "line", [(0, middle), (plan.right, middle)])
@@ -153,13 +145,13 @@ def _draw_box(drawing: Element, box: _Box) -> None:
         svg.hatch(drawn, "hatch", *place)
     label = captions.label(box.item, box.width - 1.5 * _INSET)
     if label:
-        svg.text(drawn, "label", box.left + _INSET, box.top + _BASELINE, label)
+        svg.text(drawn, "label", box.left + _INSET, box.top + svg.BASELINE, label)
 
 
 def _draw_axis(drawing: Element, plan: _Plan) -> None:
     """Draw the times where there is room; the axis is not linear."""
     top, axis = plan.tops[-1], plan.axis
-    svg.text(drawing, "quiet", 0, top + _BASELINE, "ms")
+    svg.text(drawing, "quiet", 0, top + svg.BASELINE, "ms")
     svg.path(drawing, "line", [(_GUTTER, top), (plan.right, top)])
     free, before = 0.0, ""
     for label, place in zip(captions.times(axis.moments), axis.places, strict=True):
@@ -167,21 +159,9 @@ def _draw_axis(drawing: Element, plan: _Plan) -> None:
         if left < free or left + width > plan.right or label == before:
             continue
         svg.path(drawing, "line", [(left, top), (left, top + 4)])
-        svg.text(drawing, "quiet", left, top + _BASELINE, label)
+        svg.text(drawing, "quiet", left, top + svg.BASELINE, label)
         free, before = left + width + 16, label
     for place in axis.breaks:
         x = _GUTTER + place
         strokes = [(x - 4, top + 4), (x, top - 4)], [(x, top + 4), (x + 4, top - 4)]
         svg.path(drawing, "operation-line", *strokes)
-
-
-def _draw_legend(drawing: Element, notes: list[tuple[str, str]], x: float, top: float) -> None:
-    for kind, words in notes:
-        if kind:
-            swatch = svg.group(drawing, color="currentColor")
-            svg.rect(swatch, kind, x, top + 6, 22, 10)
-            if kind == "bar":
-                svg.hatch(swatch, "hatch", x, top + 6, 22, 10)
-            x += 28
-        svg.text(drawing, "quiet", x, top + _BASELINE, words)
-        x += svg.text_width(words) + 22

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree.ElementTree import Element, SubElement, tostring
+from xml.etree.ElementTree import Element, tostring
 
 from gradsync.records import Event
 from gradsync.reports.timeline import captions, lanes, spans, svg
@@ -20,19 +20,18 @@ _WIDTH, _GUTTER, _MARGIN = 1100.0, 62.0, 12.0
 _MAIN, _ROW, _LANE_GAP = 20.0, 17.0, 12.0
 _TOP, _AXIS, _LEGEND = 8.0, 22.0, 22.0
 _STEPS = 20.0  # height of the line with the steps' names
-_BASELINE = 14.0
 _THINNEST = 0.6  # minimum width
 _STYLE = """
-.gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
-.gs-timeline .quiet{fill-opacity:.65}
-.gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
-.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .compute{fill:var(--rank);fill-opacity:.75}
 .gs-timeline .waits{fill:none;stroke:var(--rank);stroke-dasharray:3 2}
 .gs-timeline .bar{fill:var(--rank);fill-opacity:.3}
 .gs-timeline .step{fill:none;stroke:currentColor;stroke-opacity:.5;stroke-dasharray:2 3}
 """
-_LEGENDS = (("compute", "computes"), ("waits", "waits"), ("bar", "collective in progress"))
+_ABBREVIATIONS = ", ".join(f"{short} {op}" for op, short in captions.ABBREVIATIONS.items())
+_LEGEND_ENTRIES = (
+    *(("compute", "computes"), ("waits", "waits"), ("bar", "collective in progress")),
+    ("", _ABBREVIATIONS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +89,15 @@ def render(events: Sequence[Event], world_size: int, steps: Sequence[tuple[str, 
         plan.append(_lane(events, rank, mine, top, axis))
     bottom = plan[-1].bottom
     title = f"Compute and collectives of {world_size} ranks over time"
-    drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title)
-    SubElement(drawing, "style").text = _STYLE
+    drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title, _STYLE)
     for lane in plan:
         _draw_lane(drawing, lane, axis)
     for name, (start, _) in steps:
         x = axis.place(start)
         svg.path(drawing, "step", [(x, _TOP), (x, bottom)])
-        svg.text(drawing, "quiet", x + 4, _TOP + _BASELINE - 4, name)
-    _draw_axis(drawing, bottom, axis)
-    _draw_legend(drawing, bottom + _AXIS)
+        svg.text(drawing, "quiet", x + 4, _TOP + svg.BASELINE - 4, name)
+    svg.axis(drawing, _GUTTER, bottom, _WIDTH, axis.end - axis.start)
+    svg.legend(drawing, _GUTTER, bottom + _AXIS, _LEGEND_ENTRIES)
     return tostring(drawing, encoding="unicode")
 
 
@@ -119,7 +117,7 @@ def _lane(
 
 def _draw_lane(drawing: Element, lane: _Lane, axis: _Axis) -> None:
     group = svg.group(drawing, color=rank_colour(lane.rank))
-    svg.text(group, "name", 0, lane.top + _BASELINE, f"rank {lane.rank}")
+    svg.text(group, "name", 0, lane.top + svg.BASELINE, f"rank {lane.rank}")
     for kind, found in (("compute", lane.computing), ("waits", lane.blocked)):
         for start, end in found:
             left = axis.place(start)
@@ -130,24 +128,4 @@ def _draw_lane(drawing: Element, lane: _Lane, axis: _Axis) -> None:
         width = max(axis.place(end) - left, _THINNEST)
         svg.rect(shown, "bar", left, top, width, _ROW - 2)
         if name := captions.in_bar(bar, width - 6):
-            svg.text(shown, "label", left + 3, top + _BASELINE - 3, name)
-
-
-def _draw_axis(drawing: Element, top: float, axis: _Axis) -> None:
-    svg.path(drawing, "line", [(_GUTTER, top), (_GUTTER + _WIDTH, top)])
-    svg.text(drawing, "quiet", 0, top + _BASELINE, "ms")
-    for moment in captions.ticks(axis.end - axis.start):
-        x = axis.place(axis.start + moment)
-        svg.path(drawing, "line", [(x, top), (x, top + 4)])
-        svg.text(drawing, "quiet", x, top + _BASELINE, f"{moment * 1000:,.10g}")
-
-
-def _draw_legend(drawing: Element, top: float) -> None:
-    x = _GUTTER
-    for kind, words in _LEGENDS:
-        swatch = svg.group(drawing, color="currentColor")
-        svg.rect(swatch, kind, x, top + 5, 22, _ROW)
-        svg.text(drawing, "quiet", x + 28, top + _BASELINE, words)
-        x += 28 + svg.text_width(words) + 22
-    abbreviations = ", ".join(f"{short} {op}" for op, short in captions.ABBREVIATIONS.items())
-    svg.text(drawing, "quiet", x, top + _BASELINE, abbreviations)
+            svg.text(shown, "label", left + 3, top + svg.BASELINE - 3, name)

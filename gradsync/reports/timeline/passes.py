@@ -5,23 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from xml.etree.ElementTree import SubElement, tostring
+from xml.etree.ElementTree import tostring
 
-from gradsync.reports.timeline import captions, svg
+from gradsync.reports.timeline import svg
 from gradsync.reports.timeline.palette import rank_colour
 
 _WIDTH, _GUTTER, _MARGIN = 1100.0, 62.0, 12.0
 _ROW, _GAP, _TOP, _AXIS, _LEGEND = 24.0, 8.0, 8.0, 22.0, 24.0
-_BASELINE = 16.0
 _STYLE = """
-.gs-timeline text{fill:currentColor;font:10.5px ui-monospace,Menlo,Consolas,monospace}
-.gs-timeline .quiet{fill-opacity:.65}
-.gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
-.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
 .gs-timeline .forward{fill:var(--rank);fill-opacity:.25;stroke:var(--rank)}
 .gs-timeline .backward{fill:var(--rank);fill-opacity:.6;stroke:var(--rank)}
 """
-_LEGENDS = (("forward", "forward"), ("backward", "backward"))
 Kind = Literal["forward", "backward"]
 
 
@@ -47,29 +41,19 @@ def render(schedule: Schedule) -> str:
     per_second = _WIDTH / max(last - first, 1e-9)
     bottom = _TOP + len(schedule) * (_ROW + _GAP)
     title = f"Forward and backward of each microbatch on {len(schedule)} ranks over time"
-    drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title)
-    SubElement(drawing, "style").text = _STYLE
+    drawing = svg.canvas(_GUTTER + _WIDTH + _MARGIN, bottom + _AXIS + _LEGEND, title, _STYLE)
     for rank, mine in enumerate(schedule):
         top = _TOP + rank * (_ROW + _GAP)
         lane = svg.group(drawing, color=rank_colour(rank))
-        svg.text(lane, "name", 0, top + _BASELINE, f"rank {rank}")
+        svg.text(lane, "name", 0, top + svg.BASELINE, f"rank {rank}")
         for one in mine:
             left, width = _GUTTER + (one.start - first) * per_second, (one.end - one.start)
             shown = svg.group(lane, tooltip=_tooltip(rank, one), color=rank_colour(rank))
             svg.rect(shown, one.kind, left, top, width * per_second, _ROW)
             if svg.text_width(str(one.microbatch)) < width * per_second:
-                svg.text(shown, "number", left + 3, top + _BASELINE, str(one.microbatch))
-    svg.text(drawing, "quiet", 0, bottom + _BASELINE, "ms")
-    for moment in captions.ticks(last - first):
-        x = _GUTTER + moment * per_second
-        svg.path(drawing, "line", [(x, bottom), (x, bottom + 4)])
-        svg.text(drawing, "quiet", x, bottom + _BASELINE, f"{moment * 1000:,.10g}")
-    x = _GUTTER
-    for kind, words in _LEGENDS:
-        swatch = svg.group(drawing, color="currentColor")
-        svg.rect(swatch, kind, x, bottom + _AXIS + 2, 22, _ROW - 6)
-        svg.text(drawing, "quiet", x + 28, bottom + _AXIS + _BASELINE, words)
-        x += 28 + svg.text_width(words) + 22
+                svg.text(shown, "number", left + 3, top + svg.BASELINE, str(one.microbatch))
+    svg.axis(drawing, _GUTTER, bottom, _WIDTH, last - first)
+    svg.legend(drawing, _GUTTER, bottom + _AXIS, (("forward", "forward"), ("backward", "backward")))
     return tostring(drawing, encoding="unicode")
 
 

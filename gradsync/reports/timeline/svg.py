@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
+from collections.abc import Iterable
 from xml.etree.ElementTree import Element, SubElement
 
-from gradsync.reports.text import printable
+from gradsync.reports.text import printable, round_step
 
+BASELINE = 15.0  # of a text in its row
+# The text has the page's colour, so it is readable on light and dark backgrounds.
+_STYLE = """
+.gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
+.gs-timeline .quiet{fill-opacity:.65}
+.gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
+.gs-timeline .name{fill:color-mix(in srgb,var(--rank) 70%,currentColor);font-weight:600}
+"""
 _CHARACTER = 6.4  # width in the labels' font at 10.5 pixels; slightly more than in most fonts
 
 
-def canvas(width: float, height: float, label: str) -> Element:
-    """Return an empty drawing; `label` is for screen readers."""
+def canvas(width: float, height: float, label: str, style: str) -> Element:
+    """Return an empty drawing with the styles of its shapes; `label` is for screen readers."""
     size = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
     view = f"0 0 {width:.0f} {height:.0f}"
     kind = {"xmlns": "http://www.w3.org/2000/svg", "class": "gs-timeline", "role": "img"}
-    return Element("svg", {**kind, **size, "viewBox": view, "aria-label": printable(label)})
+    made = Element("svg", {**kind, **size, "viewBox": view, "aria-label": printable(label)})
+    SubElement(made, "style").text = _STYLE + style
+    return made
 
 
 def group(parent: Element, *, tooltip: str = "", color: str = "") -> Element:
@@ -57,6 +69,41 @@ def hatch(parent: Element, kind: str, x: float, y: float, width: float, height: 
         strokes.append([low, (x + offset + height - beyond, y + beyond)])
         offset += 7.0
     path(parent, kind, *strokes)
+
+
+def axis(parent: Element, left: float, top: float, width: float, span: float) -> None:
+    """Add a linear axis of `span` seconds, with round times in milliseconds."""
+    path(parent, "line", [(left, top), (left + width, top)])
+    text(parent, "quiet", 0, top + BASELINE, "ms")
+    step = round_step(span / 10) if span > 0 else math.inf
+    for number in range(int(span / step + 1e-6) + 1):  # floats are rounded
+        seconds = number * step if number else 0.0
+        x = left + seconds * width / max(span, 1e-9)
+        path(parent, "line", [(x, top), (x, top + 4)])
+        text(parent, "quiet", x, top + BASELINE, f"{seconds * 1000:,.10g}")
+
+
+def legend(
+    parent: Element, left: float, top: float, entries: Iterable[tuple[str, str]], hatched: str = ""
+) -> None:
+    """Add a line of texts, each after a sample of the kind of rectangle that it explains.
+
+    Args:
+        parent: the drawing.
+        left: where the first sample begins.
+        top: the upper edge of the line.
+        entries: pairs of a kind, or "" for a text alone, and a text.
+        hatched: the kind whose sample is hatched.
+    """
+    for kind, words in entries:
+        if kind:
+            sample = group(parent, color="currentColor")
+            rect(sample, kind, left, top + 5, 22, 12)
+            if kind == hatched:
+                hatch(sample, "hatch", left, top + 5, 22, 12)
+            left += 28
+        text(parent, "quiet", left, top + BASELINE, words)
+        left += text_width(words) + 22
 
 
 def text_width(content: str) -> float:
