@@ -69,6 +69,10 @@ class Facts:
     uploads: tuple[str, ...] = ()  # the names in the download that it consists of
     group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 
+    def key_in(self, platform: str) -> str:
+        """Return the learner's id in a platform, "" if the download is from elsewhere."""
+        return self.key if self.platform == platform else ""
+
 
 @dataclass(frozen=True, slots=True)
 class ExerciseResult:
@@ -106,25 +110,19 @@ class Result:
     phases: Mapping[str, float] = field(default_factory=dict)  # after overrides
     exercises: tuple[ExerciseResult, ...] = ()
     tests: tuple[Verdict, ...] = ()
+    facts: Facts = Facts("", "")  # what its download says; of several attempts, on the one counted
     person: Person | None = None  # if the roster names one
     seconds: float | None = None  # of grading
     handed_in: datetime | None = None
     days_late: float = 0.0  # after extension and grace
     days_charged: int = 0  # of them, each one that has begun
     points_lost: float = 0.0  # by lateness
-    attempt: int | None = None  # number of the one that counts, from 1, if there are several
-    attempts: int = 1
-    notes: tuple[str, ...] = ()
-    download_notes: tuple[str, ...] = ()  # the part of the notes that comes from the download
+    notes: tuple[str, ...] = ()  # with those of the download
     folder: str = ""  # of its report in the folder of grades; "" if it has none
     sandboxed: bool = True  # False: its ranks ran with the grader's rights
     seed: int | None = None  # of the tests' random inputs
     prints: tuple[CodePrint, ...] = ()  # of its files
     total: tuple[Override, ...] = ()  # corrections of the total, and comments on it
-    platform: str = ""  # "canvas", "moodle" or "gradescope", if the download is from there
-    key: str = ""  # the learner's id there
-    uploads: tuple[str, ...] = ()  # the names in the download that it consists of
-    group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
 
     @property
     def first_code(self) -> str:

@@ -102,7 +102,9 @@ def _zip(
 
 
 def _in_canvas(result: Result, page: str) -> Iterator[tuple[str, bytes]]:
-    uploads = [name for name in result.uploads if (m := CANVAS.fullmatch(name)) and m["upload"]]
+    uploads = [
+        name for name in result.facts.uploads if (m := CANVAS.fullmatch(name)) and m["upload"]
+    ]
     if uploads:
         yield uploads[-1], _as_upload(uploads[-1], result, page)
 
@@ -135,7 +137,7 @@ def _as_comments(result: Result) -> str:
 
 
 def _in_moodle(result: Result, page: str) -> Iterator[tuple[str, bytes]]:
-    for name in result.uploads[:1]:
+    for name in result.facts.uploads[:1]:
         if found := MOODLE.fullmatch(name):
             if found["file"]:  # a download without folders
                 yield name.removesuffix(found["file"]) + PAGE, page.encode()

@@ -112,7 +112,7 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
             "Remarks from the download",
             "The grader does nothing about them. To grade a text with code, save the code in the "
             "download as the file that it is, beside the text, and grade again.",
-            {row.key: row.result.download_notes for row in every},
+            {row.key: row.result.facts.notes for row in every},
         ),
     ):
         if reasons := [(row, found[row.key]) for row in every if found.get(row.key)]:
@@ -242,16 +242,16 @@ class Row:
     @property
     def remarks(self) -> str:
         """Further facts: unusual values, attempts, overrides, lateness and notes."""
-        result = self.result
+        result, facts = self.result, self.result.facts
         parts = [*self.unusual]
-        if result.attempts > 1:
-            parts.append(f"attempt {result.attempt or '?'} of {result.attempts}")
+        if facts.attempts > 1:
+            parts.append(f"attempt {facts.attempt or '?'} of {facts.attempts}")
         if self.overrides:
             parts.append(counted(self.overrides, "override"))
         if result.points_lost > 0:
             parts.append(f"late: {self.charged}")
         parts += ["graded without a sandbox"] * (not result.sandboxed)
-        return ", ".join([*parts, *result.download_notes])
+        return ", ".join([*parts, *facts.notes])
 
 
 def rows(results: Sequence[Result], scores: Fences | None, times: Fences | None) -> list[Row]:

@@ -58,7 +58,7 @@ def cell(text: str) -> str:
 def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dict[str, Any]:
     points = {each.exercise: each.points for each in result.exercises if not each.is_waiting}
     waiting = [f"{e.exercise} is not graded yet" for e in result.exercises if e.is_waiting]
-    person = result.person
+    person, facts = result.person, result.facts
     return {  # None leaves its cell empty
         "submission": cell(result.submission),
         "score": result.score,
@@ -76,7 +76,7 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
         "days_late": result.days_late or None,
         "days_charged": result.days_charged or None,
         "points_lost": result.points_lost or None,
-        "attempt": f"{result.attempt} of {result.attempts}" if result.attempt else None,
+        "attempt": f"{facts.attempt} of {facts.attempts}" if facts.attempt else None,
         "notes": cell("; ".join([*result.notes, *waiting])),
     }
 

@@ -10,6 +10,7 @@ from typing import Any
 from gradsync.class_records import (
     ClassResults,
     ExerciseResult,
+    Facts,
     GradedExercise,
     Override,
     Person,
@@ -35,7 +36,8 @@ def outcome(
     """Return the result of a test, which failed if a mistake's code is given."""
     known = Diagnosis(code, (0, 1), f"This is what {code} means.") if code else None
     status = status or ("failed" if code else "passed")
-    fields = {"message": "", "diagnosis": known, **more}
+    guide = next((each.guide for each in EXERCISES if each.id == exercise), "")
+    fields = {"message": "", "diagnosis": known, "guide": guide, **more}
     return Verdict(f"{exercise}::test", exercise, "a.py", points, most, status, **fields)
 
 
@@ -44,8 +46,7 @@ def result(submission: str, *tests: Verdict, **more: Any) -> Result:
     exercises = tuple(ExerciseResult(t.exercise, t.points, t.max_points) for t in tests)
     phases: dict[str, float] = {}
     for test in tests:
-        phase = test.exercise.partition("/")[0]
-        phases[phase] = phases.get(phase, 0.0) + test.points
+        phases[test.phase] = phases.get(test.phase, 0.0) + test.points
     fields = {
         "status": "graded",
         "score": sum(test.points for test in tests),
@@ -89,7 +90,7 @@ def _learner(number: int, tests: int, draw: random.Random) -> Result:
     if number % 9 == 0:
         handed_in = datetime(2026, 11, 1, 18, 30, tzinfo=timezone.utc) + timedelta(hours=number)
         late = {"days_late": 1.5, "days_charged": 2, "points_lost": 2.0, "handed_in": handed_in}
-        learner = replace(learner, **late, attempts=3, attempt=2)
+        learner = replace(learner, **late, facts=Facts(name, name, attempt=2, attempts=3))
     return learner
 
 

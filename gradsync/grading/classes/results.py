@@ -208,7 +208,7 @@ class ClassReader:
         by_name = tuple(sorted(results, key=lambda result: result.submission))
         groups: dict[object, list[Result]] = {}  # what several handed in together is compared once
         for each in by_name:
-            groups.setdefault(each.group or each.submission, []).append(each)
+            groups.setdefault(each.facts.group or each.submission, []).append(each)
         named = {group[0].submission: group for group in groups.values()}
         return ClassResults(
             title=self.settings.title,
@@ -242,17 +242,11 @@ class ClassReader:
         result = Result(
             submission=learner,
             status=report.status,
+            facts=facts,
             person=person,
             handed_in=facts.handed_in or (person.handed_in if person else None),
-            attempt=facts.attempt,
-            attempts=facts.attempts,
             notes=(*facts.notes, *report.notes),
-            download_notes=facts.notes,
             folder=folder,
-            platform=facts.platform,
-            key=facts.key,
-            uploads=facts.uploads,
-            group=facts.group,
         )
         if report.problem:
             return replace(result, notes=(*facts.notes, report.problem))
@@ -416,7 +410,7 @@ _ROUNDING = 1e-6  # points
 
 def _rank(result: Result) -> tuple[float, int]:
     """Return the key that is largest for the best attempt, or for the last of equal attempts."""
-    return (-1.0 if result.score is None else result.score, result.attempt or 0)
+    return (-1.0 if result.score is None else result.score, result.facts.attempt or 0)
 
 
 def _added(phases: Mapping[str, float], added: Mapping[str, float]) -> dict[str, float]:

@@ -41,7 +41,7 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
 
 def _row(result: Result) -> list[str]:
     person = result.person
-    own = result.key if result.platform == "canvas" else ""
+    own = result.facts.key_in("canvas")
     if person is None:
         return [cell(result.submission), own, "", "", "", sheets.score_cell(result)]
     known = (person.name or result.submission, own, person.id, person.email, person.section)
@@ -78,7 +78,7 @@ def _filled(data: ClassResults, previous: str) -> Sheet:
 
 
 def _canvas_id(result: Result) -> list[str]:
-    return [result.key] if result.platform == "canvas" else []
+    return [result.facts.key_in("canvas")]
 
 
 def _assignment(header: list[str], title: str) -> str:

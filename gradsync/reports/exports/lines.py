@@ -64,8 +64,9 @@ def summary_of(result: Result) -> str:
     if result.points_lost:
         facts.append(f"Points lost by lateness: {charged_text(result)}.")
     facts += [correction_text(each) for each in result.total]
-    if result.attempt is not None and result.attempts > 1:
-        facts.append(f"Attempt {result.attempt} of {counted(result.attempts, 'attempt')} counts.")
+    attempt, attempts = result.facts.attempt, result.facts.attempts
+    if attempt is not None and attempts > 1:
+        facts.append(f"Attempt {attempt} of {counted(attempts, 'attempt')} counts.")
     notes = [full_stop(note.removeprefix("unreadable: ")) for note in result.notes]
     return "\n".join(printable(fact) for fact in (*facts, *notes))
 

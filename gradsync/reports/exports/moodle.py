@@ -47,9 +47,7 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
 
 def _row(result: Result) -> list[str]:
     person = result.person
-    identifier = person.id if person else result.submission
-    if result.platform == "moodle":
-        identifier = result.key
+    identifier = result.facts.key_in("moodle") or (person.id if person else result.submission)
     if identifier.isdecimal():
         identifier = PARTICIPANT + identifier
     return [
@@ -154,4 +152,4 @@ def _is_time(cell: str) -> bool:
 
 
 def _moodle_number(result: Result) -> list[str]:
-    return [result.key] if result.platform == "moodle" else []
+    return [result.facts.key_in("moodle")]

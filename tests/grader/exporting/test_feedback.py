@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from export_samples import CLASS, GRADED, MISSING
 
-from gradsync.class_records import ExerciseResult, Override
+from gradsync.class_records import ExerciseResult, Facts, Override
 from gradsync.exporting.feedback import canvas_feedback, mailbox, moodle_feedback
 from gradsync.reports.exports.moodle import feedback
 
@@ -21,7 +21,7 @@ def page_of(result):
 
 def class_of(*uploads, **more):
     """Return a class whose first learner has these uploads, and a person without any."""
-    first = replace(GRADED[0], folder="a", uploads=uploads, **more)
+    first = replace(GRADED[0], folder="a", facts=Facts("a", "a", uploads=uploads), **more)
     return replace(CLASS, results=(first, replace(GRADED[1], folder="b"), MISSING))
 
 

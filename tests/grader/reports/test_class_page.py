@@ -10,7 +10,15 @@ import pytest
 from class_samples import EXERCISES, class_of, outcome, result, sample_class
 from parsed_html import ParsedHtml
 
-from gradsync.class_records import ClassResults, ExerciseResult, Override, Person, Result, Similar
+from gradsync.class_records import (
+    ClassResults,
+    ExerciseResult,
+    Facts,
+    Override,
+    Person,
+    Result,
+    Similar,
+)
 from gradsync.records import Diagnosis
 from gradsync.reports import class_page as page
 from gradsync.reports.guide_sections import GuideText
@@ -23,6 +31,11 @@ WRONG = outcome(GRADIENTS, 0.0, 10.0, "sum-not-mean")
 
 def shown(of: ClassResults, guides: tuple[GuideText, ...] = ()) -> ParsedHtml:
     return ParsedHtml(page.render(of, guides))
+
+
+def said(*notes: str) -> Facts:
+    """Return what a download says about a submission."""
+    return Facts("", "", notes=notes)
 
 
 def test_the_page_counts_what_happened_to_the_submissions():
@@ -178,7 +191,7 @@ def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():
     seen = shown(
         class_of(
             result("ada", outcome(GRADIENTS, 0.0, 10.0, status="error", diagnosis=whole)),
-            result("bob", RIGHT, notes=notes, download_notes=("Canvas marks it as late",)),
+            result("bob", RIGHT, notes=notes, facts=said("Canvas marks it as late")),
         )
     ).text
 
@@ -196,14 +209,13 @@ def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():
 
 
 def test_the_remarks_have_what_the_download_says_and_no_other_notes():
-    said = "Canvas marks it as late"
-    late = result(
-        "ada", RIGHT, notes=(said, "missing: phase1/template_trainer.py"), download_notes=(said,)
-    )
+    note = "Canvas marks it as late"
+    notes = (note, "missing: phase1/template_trainer.py")
+    late = result("ada", RIGHT, notes=notes, facts=said(note))
 
     seen = shown(class_of(late)).text
 
-    assert said in seen
+    assert note in seen
     assert "missing: phase1/template_trainer.py" not in seen
 
 

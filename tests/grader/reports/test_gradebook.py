@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from report_samples import SCRIPT, SUM_NOT_MEAN, verdict
 
-from gradsync.class_records import ExerciseResult, Override, Person, Result
+from gradsync.class_records import ExerciseResult, Facts, Override, Person, Result
 from gradsync.reports import gradebook
 
 PHASES = ("phase1", "phase2")
@@ -67,7 +67,11 @@ def test_gradebook_has_the_person_and_when_the_submission_was_handed_in():
     person = Person("17", "=Ada", "ada@x.org", "Tuesday")
     late = {"handed_in": moment, "days_late": 1.5, "days_charged": 2, "points_lost": 2.0}
 
-    row = rows(graded(person=person, attempt=2, attempts=3, notes=("a", "b"), **late))[0]
+    row = rows(
+        graded(
+            person=person, facts=Facts("a", "a", attempt=2, attempts=3), notes=("a", "b"), **late
+        )
+    )[0]
 
     assert list(row.values())[-10:] == [
         *("17", "'=Ada", "ada@x.org", "Tuesday"),

@@ -473,7 +473,7 @@ def test_submissions_without_a_time_are_warned_of_once_if_something_is_due(folde
         "handed in: a, c. Write the times into a column handed_in of roster.csv, or the final "
         "points into overrides.csv.",
     )
-    assert seen.results[0].download_notes == ("Canvas marks it as late",)
+    assert seen.results[0].facts.notes == ("Canvas marks it as late",)
 
 
 def test_without_a_due_time_the_time_of_a_submission_is_not_needed(folder):
@@ -508,7 +508,7 @@ def test_the_best_attempt_counts_and_the_last_of_equal_ones(folder):
         folder.grade(name, points=points)
 
     [ada] = folder.read().results
-    assert (ada.submission, ada.attempt, ada.folder, ada.score) == ("ada", 3, "ada 3", 2.0)
+    assert (ada.submission, ada.facts.attempt, ada.folder, ada.score) == ("ada", 3, "ada 3", 2.0)
 
 
 def test_an_attempt_that_a_later_download_lacks_does_not_count(folder):

@@ -28,8 +28,8 @@ def results_of(course, out):
     """Return the result of each learner, in the order of LEARNERS."""
     found = {}
     for result in read_class(GradeStore(out), course).results:
-        number = result.key and int(result.key) - 9100
-        if not result.key:
+        number = result.facts.key and int(result.facts.key) - 9100
+        if not result.facts.key:
             number = int("".join(filter(str.isdigit, result.submission.removeprefix("week3-"))))
         found[number] = result
     assert len(found) == len(LEARNERS)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from export_samples import CLASS, LATE, MISSING, NAMES, STRANGER
 
+from gradsync.class_records import Facts
 from gradsync.reports.exports.canvas import render
 from gradsync.reports.exports.sheets import NotASheet
 
@@ -120,9 +121,10 @@ def test_another_file_is_refused(text):
 
 def test_the_id_of_a_download_finds_a_learner_and_fills_the_column():
     twins = [
-        replace(LATE, submission=f"zhangwei {n}", person=None, key=n, platform="canvas", score=s)
+        replace(LATE, submission=f"zhangwei {n}", person=None, score=s,
+                facts=Facts("", "", key=n, platform="canvas"))
         for n, s in (("77", 1.0), ("78", 2.0))
-    ]
+    ]  # fmt: skip
     data = replace(CLASS, results=twins)
 
     _, _, new = canvas(render(data).text)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from export_samples import CLASS, GRADED, LATE, NAMES, UNREADABLE
 
+from gradsync.class_records import Facts
 from gradsync.reports.exports.moodle import render
 from gradsync.reports.exports.sheets import NotASheet
 
@@ -95,8 +96,8 @@ def test_a_worksheet_in_another_language_with_semicolons_is_filled_in_and_scaled
 
 def test_people_with_one_name_are_told_apart_by_moodles_number():
     twins = [
-        replace(GRADED[0], submission=f"Wei Zhang {n}", person=None, key=n, platform="moodle",
-                score=score)
+        replace(GRADED[0], submission=f"Wei Zhang {n}", person=None, score=score,
+                facts=Facts("", "", key=n, platform="moodle"))
         for n, score in (("31", 1.0), ("32", 2.0))
     ]  # fmt: skip
     rows = "".join(f'"Participant {n}","Wei Zhang",,,,10.00,Yes,-,-,\n' for n in ("32", "31"))
