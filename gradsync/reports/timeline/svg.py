@@ -11,7 +11,7 @@ from gradsync.reports.text import printable, round_step
 
 BASELINE = 15.0  # of a text in its row
 # The text has the page's colour, so it is readable on light and dark backgrounds.
-_STYLE = """
+STYLE = """
 .gs-timeline text{fill:currentColor;color:inherit;font:10.5px ui-monospace,Menlo,Consolas,monospace}
 .gs-timeline .quiet{fill-opacity:.65}
 .gs-timeline .line{fill:none;stroke:currentColor;stroke-opacity:.16}
@@ -26,7 +26,7 @@ def canvas(width: float, height: float, label: str, style: str) -> Element:
     view = f"0 0 {width:.0f} {height:.0f}"
     kind = {"xmlns": "http://www.w3.org/2000/svg", "class": "gs-timeline", "role": "img"}
     made = Element("svg", {**kind, **size, "viewBox": view, "aria-label": printable(label)})
-    SubElement(made, "style").text = _STYLE + style
+    SubElement(made, "style").text = STYLE + style
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradsync import reports
-from gradsync.reports.timeline import collectives, overlap
+from gradsync.reports.timeline import collectives, svg
 from gradsync.reports.timeline.palette import rank_colour
 
 TEXT, GRAPHICS = 4.5, 3.0  # the least contrast
@@ -57,7 +57,6 @@ def share(style: str, rule: str, setting: str) -> float:
 
 
 medium = pytest.mark.parametrize("colours", palettes().values(), ids=palettes())
-timeline = pytest.mark.parametrize("style", [collectives._STYLE, overlap._STYLE])
 
 
 def test_the_formula_gives_the_known_values():
@@ -80,10 +79,9 @@ def test_the_focus_and_graphics_can_be_seen(colours, name):
 
 
 @medium
-@timeline
 @pytest.mark.parametrize("rank", RANKS)
-def test_the_names_of_ranks_are_readable(colours, style, rank):
-    part = share(style, "name", r"var\(--rank\) ") / 100
+def test_the_names_of_ranks_are_readable(colours, rank):
+    part = share(svg.STYLE, "name", r"var\(--rank\) ") / 100
 
     assert contrast(mixed(rgb(rank_colour(rank)), colours["ink"], part), colours["card"]) >= TEXT
 
@@ -98,9 +96,8 @@ def test_the_labels_of_collectives_and_ranks_are_readable(colours, rank):
 
 
 @medium
-@timeline
-def test_quiet_text_of_a_timeline_is_readable(colours, style):
-    opacity = share(style, "quiet", "fill-opacity:")
+def test_quiet_text_of_a_timeline_is_readable(colours):
+    opacity = share(svg.STYLE, "quiet", "fill-opacity:")
 
     assert contrast(mixed(colours["ink"], colours["card"], opacity), colours["card"]) >= TEXT
 
