@@ -11,7 +11,6 @@ from pathlib import Path
 
 from gradsync.course.catalogue import EXERCISES_FILE, Course
 from gradsync.course.release.wheel import package_wheel
-from gradsync.course.release.zips import zipped
 from gradsync.course.settings import SETTINGS_FILE
 from gradsync.grading.classes.merging import shared_seed
 from gradsync.grading.fingerprint import course_digests
@@ -22,36 +21,22 @@ GRADESCOPE = ("setup.sh", "run_autograder", "grade.sh")
 PRAIRIELEARN = ("Dockerfile", "entrypoint.sh", "info.json", "grade.sh")
 
 
-def gradescope_autograder(course: Course, phases: Sequence[str], seed: int | None) -> bytes:
-    """Return the zip archive to upload to Gradescope, which grades these phases.
+def grading_files(
+    course: Course, phases: Sequence[str], scripts: Sequence[str], seed: int | None
+) -> dict[str, bytes]:
+    """Return the files of the container that grades these phases, by path.
 
     Args:
         course: the course.
         phases: the phases to grade.
+        scripts: the system's own files: `GRADESCOPE`, whose zip is uploaded, or `PRAIRIELEARN`,
+            from which its image is built.
         seed: the seed of all runs; None calculates one from the hidden tests.
 
     Raises:
         CourseError: this copy of the course has no hidden tests for a phase.
         UnusableInput: gradsync itself is not installed.
     """
-    return zipped(_files(course, phases, GRADESCOPE, seed))
-
-
-def prairielearn_image(course: Course, phases: Sequence[str], seed: int | None) -> dict[str, bytes]:
-    """Return the files that are needed to build PrairieLearn's image, by path.
-
-    The arguments are the same as for `gradescope_autograder`.
-
-    Raises:
-        CourseError: this copy of the course has no hidden tests for a phase.
-        UnusableInput: gradsync itself is not installed.
-    """
-    return _files(course, phases, PRAIRIELEARN, seed)
-
-
-def _files(
-    course: Course, phases: Sequence[str], scripts: Sequence[str], seed: int | None
-) -> dict[str, bytes]:
     wheel, package = package_wheel()
     if seed is None:
         seed = shared_seed(course_digests(course, phases), ())

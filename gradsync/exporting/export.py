@@ -10,11 +10,12 @@ from pathlib import Path
 
 from gradsync.class_records import ClassResults, Result
 from gradsync.course.catalogue import Course
+from gradsync.course.release.zips import zipped
 from gradsync.course.settings import read_settings
 from gradsync.course.whole_files import write_whole
 from gradsync.errors import GraderError, UnusableInput
 from gradsync.exporting import Format
-from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+from gradsync.exporting.containers import GRADESCOPE, PRAIRIELEARN, grading_files
 from gradsync.exporting.feedback import (
     PAGE,
     Feedback,
@@ -102,8 +103,7 @@ def export(
     data = read_class(GradeStore(out), course)
     target = into or out / EXPORTS / to
     if to == "gradescope" and target.suffix == ".zip":  # may be needed before anything is graded
-        write_whole(target, gradescope_autograder(course, _phases(data, course), data.seed))
-        return Exported((target,), warnings=_without_solutions(course))
+        return _autograder(data, course, target)
     _check_is_graded(data, out)
     if data.stale and not anyway:
         stale = counted(len(data.stale), "submission")
@@ -126,14 +126,22 @@ def export(
     return _with_left_out(written, data, to)
 
 
-def _without_solutions(course: Course) -> tuple[str, ...]:
-    """Return a warning if the settings need solutions, which autograders do not contain."""
-    if read_settings(course.root).follow_on != "full":
-        return ()
-    return (
+def _autograder(data: ClassResults, course: Course, target: Path) -> Exported:
+    """Write Gradescope's autograder, a .zip, or the folder of PrairieLearn's image."""
+    is_zip = target.suffix == ".zip"
+    scripts = GRADESCOPE if is_zip else PRAIRIELEARN
+    files = grading_files(course, _phases(data, course), scripts, data.seed)
+    if is_zip:
+        write_whole(target, zipped(files))
+    else:
+        for name, content in files.items():
+            write_whole(target / name, content)
+    without_solutions = (
         'The autograder has no solutions, so `follow_on = "full"` in course.toml has no effect '
         "there: an exercise that calls a wrong one loses its points.",
     )
+    needs_them = read_settings(course.root).follow_on == "full"
+    return Exported((target,), warnings=without_solutions if needs_them else ())
 
 
 def _with_left_out(written: Exported, data: ClassResults, to: Format) -> Exported:
@@ -220,15 +228,10 @@ def _each(
     for result in results:
         path = target / f"{folder_name(result.submission)}.json"
         write_whole(path, _rendered(result, data, to, {}).encode())
-    paths = [target]
-    if to == "gradescope":
-        paths.append(target / AUTOGRADER)
-        write_whole(paths[1], gradescope_autograder(course, _phases(data, course), data.seed))
-    elif to == "prairielearn":
-        paths.append(target / IMAGE)
-        for name, content in prairielearn_image(course, _phases(data, course), data.seed).items():
-            write_whole(paths[1] / name, content)
-    return Exported(tuple(paths), warnings=_without_solutions(course) if paths[1:] else ())
+    if to not in ("gradescope", "prairielearn"):
+        return Exported((target,))
+    made = _autograder(data, course, target / (AUTOGRADER if to == "gradescope" else IMAGE))
+    return replace(made, paths=(target, *made.paths))
 
 
 def _has_result(result: Result, to: Format) -> bool:

@@ -33,7 +33,7 @@ def tests_of(
     for command in (TRACED, TRAINED, AVERAGING):
         with suppress(ImportError):  # a course may lack it
             finder.import_hook(command)
-    found = (module.__file__ for module in finder.modules.values())
+    found = (getattr(module, "__file__", None) for module in finder.modules.values())
     needed |= {Path(file) for file in found if file is not None}
     return {path.relative_to(course.root).as_posix(): path.read_bytes() for path in needed}
 

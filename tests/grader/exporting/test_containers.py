@@ -12,7 +12,8 @@ from containers import in_container
 from platforms import gradescope, prairielearn
 from small_course import RIGHT, WRONG, write_course, write_submission
 
-from gradsync.exporting.containers import gradescope_autograder, prairielearn_image
+from gradsync.course.release.zips import zipped
+from gradsync.exporting.containers import GRADESCOPE, PRAIRIELEARN, grading_files
 
 PROGRAM = """#!/bin/sh
 PYTHONPATH={site} exec {python} "$@"
@@ -30,6 +31,10 @@ def course(tmp_path):
     return made
 
 
+def gradescope_zip(course, phases, seed):
+    return zipped(grading_files(course, phases, GRADESCOPE, seed))
+
+
 def install(files, site, python, seen_at):
     """Unpack the wheel, and write a program that runs Python with it, as pip would install it."""
     [wheel] = files.glob("*.whl")
@@ -43,7 +48,7 @@ def install(files, site, python, seen_at):
 def autograder(course, tmp_path):
     """The folder /autograder of Gradescope, with a submission of phase 1."""
     root = tmp_path / "autograder"
-    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"], 7)))
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_zip(course, ["phase1"], 7)))
     archive.extractall(root / "source")
     install(root / "source", root / "site", root / "venv/bin/python", "/autograder/site")
     (root / "run_autograder").write_bytes((root / "source/run_autograder").read_bytes())
@@ -146,7 +151,7 @@ def test_gradescope_gets_the_reason_why_a_submission_has_no_points(needs_sandbox
 @pytest.mark.slow
 def test_prairielearn_gets_the_share_of_the_points(needs_sandbox, course, tmp_path, as_process_1):
     image, grade = tmp_path / "image", tmp_path / "grade"
-    for path, content in prairielearn_image(course, ["phase1"], 7).items():
+    for path, content in grading_files(course, ["phase1"], PRAIRIELEARN, 7).items():
         (image / path).parent.mkdir(parents=True, exist_ok=True)
         (image / path).write_bytes(content)
     install(image, image / ".site", image / ".bin/python3", "/gradsync/.site")
@@ -185,7 +190,7 @@ def test_if_the_grader_fails_there_is_no_result(needs_sandbox, autograder):
 
 
 def test_the_files_grade_the_chosen_phases_and_contain_no_solution(course):
-    names = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase2"], None))).namelist()
+    names = zipfile.ZipFile(io.BytesIO(gradescope_zip(course, ["phase2"], None))).namelist()
 
     assert {"setup.sh", "run_autograder", "requirements.txt"} <= set(names)
     assert "course/tests/hidden/phase2/test_trainer.py" in names
@@ -194,7 +199,7 @@ def test_the_files_grade_the_chosen_phases_and_contain_no_solution(course):
 
 
 def test_scripts_are_programs_and_valid_bash(course):
-    archive = zipfile.ZipFile(io.BytesIO(gradescope_autograder(course, ["phase1"], 7)))
+    archive = zipfile.ZipFile(io.BytesIO(gradescope_zip(course, ["phase1"], 7)))
 
     for name in ("setup.sh", "run_autograder", "grade.sh"):
         assert archive.getinfo(name).external_attr >> 16 & 0o111
@@ -202,6 +207,4 @@ def test_scripts_are_programs_and_valid_bash(course):
 
 
 def test_the_archive_has_the_same_bytes_each_time(course):
-    assert gradescope_autograder(course, ["phase1"], 7) == gradescope_autograder(
-        course, ["phase1"], 7
-    )
+    assert gradescope_zip(course, ["phase1"], 7) == gradescope_zip(course, ["phase1"], 7)
