@@ -2,10 +2,11 @@
 
 import pytest
 from known_answers import COURSE, RIGHT, WRONG, written_anew
+from quick_part import drawn
 
 from gradsync.grading.grade import grade
 
-SEEN = [
+SEEN = {
     "uses-torch's-sampler",
     "trains-with-ddp",
     "calls-torch's-all-reduce",
@@ -36,7 +37,7 @@ SEEN = [
     "stops-after-the-first-batch",
     "predicts-one-class-for-a-batch",
     "uses-the-rank-as-the-gpu's-number",
-]
+}
 
 
 def check(submission, exercise):
@@ -46,9 +47,11 @@ def check(submission, exercise):
     ).verdicts
 
 
-@pytest.mark.parametrize("name", SEEN)
-def test_a_common_mistake_is_named(name):
-    [wrong] = [one for one in WRONG.values() if one.name == name]
+@pytest.mark.parametrize(
+    "key", drawn({key: [one.code] for key, one in WRONG.items() if one.name in SEEN})
+)
+def test_a_common_mistake_is_named(key):
+    wrong = WRONG[key]
 
     diagnoses = [verdict.diagnosis for verdict in check(wrong.submission(COURSE), wrong.exercise)]
     assert next(diagnosis.code for diagnosis in diagnoses if diagnosis) == wrong.code

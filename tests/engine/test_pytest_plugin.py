@@ -1,5 +1,7 @@
 """The engine's pytest plugin in a repository of another project."""
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -17,11 +19,19 @@ def run(pytester, source, *options):
     return pytester.runpytest_subprocess(*options)
 
 
-def test_the_body_of_a_marked_test_runs_on_each_rank(pytester):
-    done = run(
-        pytester,
-        """
-        import pytest, torch
+PROJECT = {  # the files of a project, whose tests run once
+    "train.py": "import os; print('rank', os.environ['RANK'])",
+    "test_0_warm.py": """
+        import sys
+        from gradsync.ranks import get_launcher
+
+        WARM = get_launcher()._process is not None, "torch" in sys.modules
+
+        def test_warm(ranks):
+            assert WARM == (True, False)
+        """,
+    "test_passes.py": """
+        import os, pytest, torch
         import torch.distributed as dist
 
         @pytest.fixture
@@ -39,48 +49,25 @@ def test_the_body_of_a_marked_test_runs_on_each_rank(pytester):
             @pytest.mark.ranks(2, timeout=30)
             def test_without_parameters(self):
                 assert dist.get_world_size() == 2
-        """,
-        "-v",
-    )
 
-    done.assert_outcomes(passed=5)
-    done.stdout.fnmatch_lines(["*test_sum[[]2-ranks-1[]]*", "*::test_without_parameters PASSED*"])
-
-
-def test_the_warm_process_starts_before_a_module_that_uses_it_is_imported(pytester):
-    module = """
-        import sys
-        from gradsync.ranks import get_launcher
-
-        WARM = get_launcher()._process is not None, "torch" in sys.modules
-
-        def test_it(ranks):
-            assert WARM == (True, False)
-        """
-
-    run(pytester, module).assert_outcomes(passed=1)
-
-
-def test_the_fixture_runs_a_script(pytester):
-    pytester.makefile(".py", train="import os; print('rank', os.environ['RANK'])")
-
-    done = run(
-        pytester,
-        """
         def test_script(ranks):
             seen = ranks(script="train.py", world_size=2)
             assert list(seen.output) == ["rank 0\\n", "rank 1\\n"]
+
+        @pytest.mark.ranks(4, mesh={"dp": 2, "tp": 2}, nodes=2)
+        def test_mesh(rank, mesh, tmp_path):
+            assert mesh["tp"].get_local_rank() == rank % 2 == int(os.environ["LOCAL_RANK"])
+            (tmp_path / str(rank)).touch()
+            dist.barrier()
+            assert len(list(tmp_path.iterdir())) == 4
         """,
-    )
+    "test_fails.py": """
+        import pytest, threading
+        import torch.distributed as dist
 
-    done.assert_outcomes(passed=1)
-
-
-def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
-    done = run(
-        pytester,
-        """
-        import pytest
+        @pytest.fixture
+        def lock():
+            return threading.Lock()
 
         @pytest.mark.ranks(2)
         def test_marked(rank):
@@ -92,57 +79,21 @@ def test_a_failure_shows_the_line_of_the_rank_and_its_values(pytester):
                 return 1 / rank
 
             ranks(divide, 2)
-        """,
-    )
-
-    done.assert_outcomes(failed=2)
-    text = done.stdout.str()
-    assert "assert 1 == 7" in text or "assert (0 + 1) == 7" in text
-    assert ">       assert rank + 1 == 7" in text
-    assert "[rank 1] rank 1 is here" in text
-    assert "RankError: rank 0 raised ZeroDivisionError at test_a_failure" in text
-    assert ">       ranks(divide, 2)" in text
-    assert "gradsync/ranks" not in text
-
-
-def test_a_deadlock_is_shown_at_the_line_where_ranks_wait(pytester):
-    done = run(
-        pytester,
-        """
-        import pytest
-        import torch.distributed as dist
 
         @pytest.mark.ranks(2)
-        def test_it(rank):
+        def test_deadlock(rank):
             if rank == 0:
                 dist.barrier()
-        """,
-    )
-
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines([">*dist.barrier()", "E*gradsync.RankFailure: Rank 1 returned*"])
-
-
-def test_a_failed_comparison_shows_the_differences(pytester):
-    done = run(
-        pytester,
-        """
-        import pytest
 
         @pytest.mark.ranks(2)
-        def test_it(rank):
+        def test_differences(rank):
             assert {"mean": 2.0, "percent": "1%"} == {"mean": 3.0, "percent": "1%"}
+
+        @pytest.mark.ranks(2)
+        def test_lock(rank, lock):
+            pass
         """,
-    )
-
-    done.stdout.fnmatch_lines(["*{'mean': 2.0} != {'mean': 3.0}*", "*'percent': '1%'*"])
-
-
-def test_a_rank_and_missing_gpus_can_skip_a_test(pytester, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    done = run(
-        pytester,
-        """
+    "test_skips.py": """
         import pytest
 
         @pytest.mark.ranks(2)
@@ -155,72 +106,111 @@ def test_a_rank_and_missing_gpus_can_skip_a_test(pytester, monkeypatch):
                 pytest.xfail("later")
 
         @pytest.mark.ranks(2, backend="nccl")
-        def test_marked():
+        def test_on_gpus():
             pass
 
-        def test_called(ranks):
+        def test_called_on_gpus(ranks):
             ranks(print, 2, backend="nccl")
         """,
-        "-rs",
-    )
-
-    done.assert_outcomes(skipped=3, xfailed=1)
-    done.stdout.fnmatch_lines(
-        ["*test_a_rank_and*: not today (rank 0)", "*needs a GPU for each of 2 ranks*finds 0"]
-    )
-
-
-@pytest.mark.slow
-def test_a_fixture_that_can_not_be_sent_is_named(pytester):
-    done = run(
-        pytester,
-        """
-        import threading
-        import pytest
-
-        @pytest.fixture
-        def lock():
-            return threading.Lock()
-
-        @pytest.mark.ranks(2)
-        def test_it(rank, lock):
-            pass
-        """,
-    )
-
-    done.assert_outcomes(failed=1)
-    done.stdout.fnmatch_lines(["*the value of the fixture 'lock' can't be sent to the ranks*"])
+}
+WRONG_MARKS = {  # what a mark has, and the test's arguments -> the error
+    ("", "rank"): "name one or more world sizes",
+    ("'four'", "rank"): "name one or more world sizes",
+    ("2.0", "rank"): "name one or more world sizes",
+    ("2", "rank, ranks"): "leave out the fixture 'ranks', or the mark",
+    ("2, tiemout=3", "rank"): "@pytest.mark.ranks has no option 'tiemout'; it has ",
+}
 
 
-def test_a_mark_needs_world_sizes(pytester):
-    test = "import pytest\n\n@pytest.mark.ranks({})\ndef test_it(rank):\n    pass\n"
-    wrong = {"nothing": "", "a_word": "'four'", "a_fraction": "2.0"}
-    pytester.makepyfile(**{f"test_{name}": test.format(sizes) for name, sizes in wrong.items()})
-    done = pytester.runpytest_subprocess()
-
-    assert done.ret != 0
-    for name in wrong:
-        done.stdout.fnmatch_lines([f"*test_{name}.py::test_it: name one or more world sizes*"])
-
-
-def test_a_mark_and_the_fixture_exclude_each_other(pytester):
-    done = run(
-        pytester,
-        "import pytest\n\n@pytest.mark.ranks(2)\ndef test_it(rank, ranks):\n    pass\n",
-    )
-
-    assert done.ret != 0
-    done.stdout.fnmatch_lines(["*test_it: *leave out the fixture 'ranks', or the mark*"])
+def ended(folder, files, *options, **environ):
+    """Write test files and run them; return the output."""
+    for name, text in files.items():
+        (folder / name).write_text(textwrap.dedent(text))
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
+    return done.stdout
 
 
-def test_an_unknown_option_of_a_mark_is_named(pytester):
-    done = run(
-        pytester,
-        "import pytest\n\n@pytest.mark.ranks(2, tiemout=3)\ndef test_it(rank):\n    pass\n",
-    )
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    """Return what pytest shows of the project."""
+    folder = tmp_path_factory.mktemp("project")
+    return ended(folder, PROJECT, "-v", "-rs", CUDA_VISIBLE_DEVICES="")
 
-    assert done.ret != 0
-    done.stdout.fnmatch_lines(["*test_it: @pytest.mark.ranks has no option 'tiemout'; it has *"])
+
+@pytest.fixture(scope="module")
+def outcomes(shown):
+    """Return the outcome of each test of the project, by its name."""
+    return dict(re.findall(r"^test_\w+\.py::(\S+) ([A-Z]+)", shown, re.M))
+
+
+def test_the_body_of_a_marked_test_runs_on_each_rank(outcomes):
+    sums = [f"test_sum[{ranks}-ranks-{step}]" for ranks in (2, 3) for step in (1, 2)]
+
+    for name in (*sums, "TestMore::test_without_parameters"):
+        assert outcomes[name] == "PASSED"
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("test_warm", id="the warm process starts before a module that uses it"),
+        pytest.param("test_script", id="the fixture runs a script"),
+        pytest.param("test_mesh", id="a test gets a mesh and shares its temporary folder"),
+    ],
+)
+def test_more_that_a_test_can_do(outcomes, what):
+    assert outcomes[what] == "PASSED"
+
+
+def test_a_failure_shows_the_line_of_the_rank_and_its_values(shown, outcomes):
+    assert outcomes["test_marked"] == outcomes["test_called"] == "FAILED"
+    assert "assert 1 == 7" in shown or "assert (0 + 1) == 7" in shown
+    assert ">       assert rank + 1 == 7" in shown
+    assert "[rank 1] rank 1 is here" in shown
+    assert "RankError: rank 0 raised ZeroDivisionError at test_fails.py" in shown
+    assert ">       ranks(divide, 2)" in shown
+    assert "gradsync/ranks" not in shown
+
+
+@pytest.mark.parametrize(
+    ("test", "lines"),
+    [
+        (
+            "test_deadlock",
+            [r">\s+dist\.barrier\(\)", r"E\s+gradsync\.RankFailure: Rank 1 returned"],
+        ),
+        ("test_differences", [r".*\{'mean': 2\.0\} != \{'mean': 3\.0\}", r".*'percent': '1%'"]),
+        ("test_lock", [r".*the value of the fixture 'lock' can't be sent to the ranks"]),
+    ],
+)
+def test_other_failures_show_their_reason(shown, outcomes, test, lines):
+    assert outcomes[test] == "FAILED"
+    for line in lines:
+        assert re.search(f"^{line}", shown, re.M)
+
+
+def test_a_rank_and_missing_gpus_can_skip_a_test(shown, outcomes):
+    skipped = ("test_skipped", "test_on_gpus", "test_called_on_gpus")
+
+    assert [outcomes[name] for name in skipped] == ["SKIPPED"] * 3
+    assert outcomes["test_expected"] == "XFAIL"
+    assert re.search(r"test_skips\.py.*: not today \(rank 0\)", shown)
+    assert re.search("needs a GPU for each of 2 ranks.*finds 0", shown)
+
+
+def test_a_wrong_mark_is_named_with_its_test(tmp_path):
+    test = "import pytest\n\n@pytest.mark.ranks({})\ndef test_it({}):\n    pass\n"
+    files = {f"test_{n}.py": test.format(*mark) for n, mark in enumerate(WRONG_MARKS)}
+
+    text = ended(tmp_path, files)
+
+    for number, error in enumerate(WRONG_MARKS.values()):
+        assert re.search(rf"test_{number}\.py::test_it: .*{re.escape(error)}", text)
 
 
 @pytest.mark.slow
@@ -398,24 +388,6 @@ def test_a_deadlock_in_such_a_session_is_proved(pytester):
 
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     done.stdout.fnmatch_lines(["*The ranks call different collectives*Rank 0 calls barrier #2*"])
-
-
-def test_a_marked_test_gets_a_mesh_and_shares_its_temporary_folder(pytester):
-    done = run(
-        pytester,
-        """
-        import os, pytest, torch.distributed as dist
-
-        @pytest.mark.ranks(4, mesh={"dp": 2, "tp": 2}, nodes=2)
-        def test_mesh(rank, mesh, tmp_path):
-            assert mesh["tp"].get_local_rank() == rank % 2 == int(os.environ["LOCAL_RANK"])
-            (tmp_path / str(rank)).touch()
-            dist.barrier()
-            assert len(list(tmp_path.iterdir())) == 4
-        """,
-    )
-
-    done.assert_outcomes(passed=1)
 
 
 @pytest.mark.slow

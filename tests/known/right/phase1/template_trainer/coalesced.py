@@ -1,12 +1,12 @@
 """Phase 1, trainer.
 
 Gradients are handled as lists of tensors (`torch._foreach_*`) and reduced under a coalescing
-manager, one call per dtype. Metrics go through an all-to-all in which each rank sends its numbers
-to everybody. Evaluation runs in inference mode.
+manager, one call per dtype. The loss goes through an all-to-all in which each rank sends its number
+to everybody.
 """
 
 import tempfile
-from dataclasses import field, replace
+from dataclasses import replace
 from itertools import groupby
 
 
@@ -83,32 +83,6 @@ def average_gradients(model: nn.Module) -> None:
         torch._foreach_copy_(gradients, messages)
 
 
-@dataclass
-class Tally:
-    """Sums over this rank's samples; stays on the device until it is asked."""
-
-    device: torch.device
-    loss: Tensor = field(init=False)
-    hits: Tensor = field(init=False)
-    samples: int = 0
-
-    def __post_init__(self) -> None:
-        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
-        self.hits = torch.zeros((), dtype=torch.int64, device=self.device)
-
-    def add(self, loss: Tensor, samples: int, hits: Tensor | int = 0) -> None:
-        self.loss = self.loss + loss.detach().double() * samples
-        self.hits = self.hits + hits
-        self.samples += samples
-
-    def everywhere(self) -> tuple[float, int, int]:
-        row = torch.tensor(
-            [self.loss.item(), self.hits.item(), self.samples], dtype=torch.float64, device=self.device
-        )
-        loss, hits, samples = exchange(row).sum(0).tolist()
-        return loss, int(hits), int(samples)
-
-
 def one_step(model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer) -> tuple[Tensor, int]:
     inputs, targets = (tensor.to(device_of(model), non_blocking=True) for tensor in batch)
     optimizer.zero_grad()
@@ -122,42 +96,6 @@ def one_step(model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: O
 def train_step(model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer) -> float:
     loss, _ = one_step(model, batch, loss_fn, optimizer)
     return exchange(loss.double().reshape(1)).mean().item()
-
-
-def train_epoch(
-    model: nn.Module, loader: DataLoader, loss_fn: LossFunction, optimizer: Optimizer, epoch: int
-) -> float:
-    try:
-        sampler = loader.sampler
-        if not hasattr(sampler, "set_epoch"):
-            sampler = loader.batch_sampler.sampler
-        sampler.set_epoch(epoch)
-    except AttributeError:
-        pass  # a plain loader: nobody listens
-    model.train()
-    tally = Tally(device_of(model))
-    for batch in loader:
-        tally.add(*one_step(model, batch, loss_fn, optimizer))
-    loss, _, samples = tally.everywhere()
-    return loss / samples if samples else 0.0
-
-
-def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
-    training = {name: module.training for name, module in model.named_modules()}
-    tally = Tally(device_of(model))
-    try:
-        model.eval()
-        with torch.inference_mode():
-            for batch in loader:
-                inputs, targets = (tensor.to(tally.device) for tensor in batch)
-                outputs = model(inputs)
-                hits = (outputs.argmax(dim=1) == targets).sum()
-                tally.add(loss_fn(outputs, targets), len(targets), hits)
-    finally:
-        for name, module in model.named_modules():
-            module.training = training[name]
-    loss, hits, samples = tally.everywhere()
-    return {"loss": loss / max(samples, 1), "accuracy": hits / max(samples, 1), "samples": samples, "hits": hits}
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, optimizer: Optimizer, epoch: int) -> None:

@@ -116,25 +116,6 @@ def train_epoch(model: nn.Module, loader, loss_fn, optimizer: Optimizer, epoch: 
     return seen.loss / seen.samples if seen.samples else 0.0
 
 
-def evaluate(model: nn.Module, loader, loss_fn) -> dict[str, Any]:
-    def judge(batch) -> Seen:
-        inputs, targets = moved(batch, device_of(model))
-        outputs = model(inputs)
-        hits = outputs.argmax(1).eq(targets).sum().item()
-        return Seen(loss_fn(outputs, targets).item() * len(targets), hits, len(targets))
-
-    modes = tuple((module, module.training) for module in model.modules())
-    try:
-        with torch.no_grad():
-            model.eval()
-            mine = reduce(add, map(judge, loader), Seen())
-    finally:
-        any(setattr(module, "training", mode) for module, mode in modes)
-    seen = mine.over_ranks(device_of(model))
-    part = lambda amount: amount / seen.samples if seen.samples else 0.0
-    return {"loss": part(seen.loss), "accuracy": part(seen.correct), "samples": int(seen.samples)}
-
-
 # ---- checkpoints --------------------------------------------------------------------------------
 
 

@@ -96,45 +96,6 @@ def _device(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def _descend(model, batch, loss_fn, optimizer) -> np.ndarray:
-    """One step; returns this rank's (loss, samples)."""
-    device = _device(model)
-    inputs, targets = batch
-    inputs, targets = inputs.to(device), targets.to(device)
-    for group in optimizer.param_groups:
-        for p in group["params"]:
-            p.grad = None
-    for p in model.parameters():
-        p.grad = None
-    loss = loss_fn(model(inputs), targets)
-    loss.backward()
-    average_gradients(model)
-    optimizer.step()
-    return np.array([loss.item(), len(inputs)], dtype=np.float64)
-
-
-def train_step(
-    model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer
-) -> float:
-    per_rank = _gather(_descend(model, batch, loss_fn, optimizer))
-    return float(per_rank[:, 0].mean())
-
-
-def train_epoch(
-    model: nn.Module, loader: DataLoader, loss_fn: LossFunction, optimizer: Optimizer, epoch: int
-) -> float:
-    sampler = getattr(loader, "sampler", None)
-    if not hasattr(sampler, "set_epoch"):
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    if hasattr(sampler, "set_epoch"):
-        sampler.set_epoch(epoch)
-    model.train()
-    steps = np.array([_descend(model, b, loss_fn, optimizer) for b in loader]).reshape(-1, 2)
-    mine = np.array([steps[:, 0] @ steps[:, 1], steps[:, 1].sum()])
-    loss, samples = _gather(mine).sum(axis=0)
-    return float(loss / samples) if samples else 0.0
-
-
 def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
     device = _device(model)
     modules = list(model.modules())

@@ -1,11 +1,10 @@
 """Phase 1: what DistributedDataParallel does, one level below `torch.distributed`'s functions.
 
-All collectives are methods of the `ProcessGroup` object. The work is done by a class; the functions
-that the course asks for are thin.
+All collectives are methods of the `ProcessGroup` object.
 """
 
 import functools
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Callable, Iterable
 
 import torch.distributed.distributed_c10d as c10d
@@ -82,93 +81,6 @@ def average_gradients(model: nn.Module) -> None:
             group.sum_(torch.view_as_real(flat) if flat.is_complex() else flat)
             for gradient, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket)):
                 gradient.copy_(mean)
-
-
-# -- training --------------------------------------------------------------------------------------
-
-
-class Meter:
-    """Sums, in double precision, on the model's device."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        self.sums = torch.zeros(size, dtype=torch.float64, device=device)
-
-    def update(self, *values: Any) -> None:
-        for i, value in enumerate(values):
-            self.sums[i] += value
-
-    def synchronized(self) -> list[float]:
-        return Group().sum_(self.sums.clone()).tolist()
-
-
-class Engine:
-    def __init__(self, model: nn.Module, loss_fn: LossFunction, optimizer: Optimizer | None = None) -> None:
-        self.model = model
-        self.loss_fn = loss_fn
-        self.optimizer = optimizer
-        self.device = torch.device("cpu")
-        with suppress(StopIteration):
-            self.device = next(model.parameters()).device
-
-    def to_device(self, batch: Batch) -> Batch:
-        inputs, targets = batch
-        return inputs.to(self.device), targets.to(self.device)
-
-    def step(self, batch: Batch) -> tuple[Tensor, int]:
-        inputs, targets = self.to_device(batch)
-        self.optimizer.zero_grad()
-        loss = self.loss_fn(self.model(inputs), targets)
-        loss.backward()
-        average_gradients(self.model)
-        self.optimizer.step()
-        return loss.detach().double(), len(inputs)
-
-    def fit(self, loader: DataLoader) -> float:
-        meter = Meter(2, self.device)
-        self.model.train()
-        for batch in loader:
-            loss, n = self.step(batch)
-            meter.update(loss * n, n)
-        total, n = meter.synchronized()
-        return total / n if n else 0.0
-
-    def judge(self, loader: DataLoader) -> dict[str, Any]:
-        meter = Meter(3, self.device)
-        with ExitStack() as stack:
-            for module in self.model.modules():
-                stack.callback(setattr, module, "training", module.training)
-            stack.enter_context(torch.no_grad())
-            self.model.eval()
-            for batch in loader:
-                inputs, targets = self.to_device(batch)
-                outputs = self.model(inputs)
-                n = len(targets)
-                meter.update(self.loss_fn(outputs, targets).double() * n, (outputs.argmax(1) == targets).sum(), n)
-        total, right, n = meter.synchronized()
-        return {"loss": total / max(n, 1.0), "accuracy": right / max(n, 1.0), "samples": int(n)}
-
-
-def train_step(
-    model: nn.Module, batch: Batch, loss_fn: LossFunction, optimizer: Optimizer
-) -> float:
-    loss, _ = Engine(model, loss_fn, optimizer).step(batch)
-    group = Group()
-    return group.sum_(loss.reshape(1).clone()).item() / group.size
-
-
-def train_epoch(
-    model: nn.Module, loader: DataLoader, loss_fn: LossFunction, optimizer: Optimizer, epoch: int
-) -> float:
-    for path in ("sampler.set_epoch", "batch_sampler.sampler.set_epoch"):
-        with suppress(AttributeError):
-            set_epoch = functools.reduce(getattr, path.split("."), loader)
-            set_epoch(epoch)
-            break
-    return Engine(model, loss_fn, optimizer).fit(loader)
-
-
-def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
-    return Engine(model, loss_fn).judge(loader)
 
 
 # -- checkpoints -----------------------------------------------------------------------------------

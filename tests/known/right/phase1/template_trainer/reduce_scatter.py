@@ -11,7 +11,6 @@ import contextlib
 import json
 import struct
 import sys
-from collections.abc import Iterator
 
 
 def _tensors(model: nn.Module) -> list[Tensor]:
@@ -123,38 +122,6 @@ def train_epoch(
         train_step(model, batch, recorder, optimizer)
     total, samples = _sum_over_ranks([recorder.total, recorder.samples], _device(model))
     return total / samples if samples else 0.0
-
-
-@contextlib.contextmanager
-def _evaluation(model: nn.Module) -> Iterator[None]:
-    trained = {name for name, module in model.named_modules() if module.training}
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for name, module in model.named_modules():
-            module.training = name in trained
-
-
-def evaluate(model: nn.Module, loader: DataLoader, loss_fn: LossFunction) -> dict[str, Any]:
-    device = _device(model)
-    recorder, hits = _LossRecorder(loss_fn), 0
-    with _evaluation(model):
-        for inputs, targets in loader:
-            targets = targets.to(device)
-            outputs = model(inputs.to(device))
-            recorder(outputs, targets)
-            hits += int(torch.eq(outputs.argmax(1), targets).count_nonzero())
-    total, hits, samples = _sum_over_ranks([recorder.total, hits, recorder.samples], device)
-    if samples == 0:
-        return {"loss": 0.0, "accuracy": 0.0, "samples": 0, "error_rate": 0.0}
-    return {
-        "loss": total / samples,
-        "accuracy": hits / samples,
-        "samples": int(samples),
-        "error_rate": 1 - hits / samples,
-    }
 
 
 def _describe(value: Any, blobs: list[bytes]) -> Any:

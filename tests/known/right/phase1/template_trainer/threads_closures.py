@@ -101,20 +101,6 @@ def train_step(model, batch, loss_fn, optimizer):
     return total / dist.get_world_size()
 
 
-def train_epoch(model, loader, loss_fn, optimizer, epoch):
-    for sampler in (getattr(loader, "sampler", None),
-                    getattr(getattr(loader, "batch_sampler", None), "sampler", None)):
-        if hasattr(sampler, "set_epoch"):
-            sampler.set_epoch(epoch)
-            break
-    model.train()
-    step, sums = make_stepper(model, loss_fn, optimizer)
-    for batch in loader:
-        step(batch)
-    loss, samples = reduce_numbers(device_of(model), *sums())
-    return loss / samples if samples else 0.0
-
-
 def evaluate(model, loader, loss_fn):
     device = device_of(model)
     training = {m: m.training for m in model.modules()}
