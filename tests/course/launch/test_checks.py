@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from small_mnist import LABELS, mnist_files, write
@@ -38,15 +39,77 @@ def install(monkeypatch, tmp_path):
     return made
 
 
+LOST = {"MASTER_ADDR": "no-such-host.invalid"}
+LOOPBACK = {"MASTER_ADDR": "127.0.0.1", "SLURM_JOB_NUM_NODES": "2"}
+DETAIL = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+# The problem, the check, the environment, and what is found: the status, its text and the remedy.
+FOUND = [
+    (
+        *("an interface that does not exist", addresses.interface),
+        *({"GLOO_SOCKET_IFNAME": "wlan7"}, "failed", "wlan7, which does not exist"),
+        "lo (127.0.0.1)",
+    ),
+    (
+        *("a master without an address", addresses.master, LOST, "failed"),
+        *("'no-such-host.invalid' can't be resolved", "hostname -I"),
+    ),
+    (
+        *("a loopback master of several nodes", addresses.master, LOOPBACK, "failed", ""),
+        "Other nodes can't reach this address",
+    ),
+    ("a port that is a word", addresses.port, {"MASTER_PORT": "29500a"}, "failed", "", ""),
+    (
+        *("more threads than cores", partial(machine.cores, ranks=4, available=8)),
+        *({"OMP_NUM_THREADS": "8"}, "warning", "4 ranks with 8 threads each on 8 cores"),
+        "Set OMP_NUM_THREADS=2, or unset it.",
+    ),
+    (
+        *("more ranks than cores", partial(machine.cores, ranks=8, available=2), {}),
+        *("warning", "", ""),
+    ),
+    (
+        *("a number of threads that is a word", partial(machine.cores, ranks=2)),
+        *({"OMP_NUM_THREADS": "many"}, "failed", "", ""),
+    ),
+    (
+        *("a slow debugging mode", environment.debugging, DETAIL, "warning", ""),
+        "Run: unset TORCH_DISTRIBUTED_DEBUG",
+    ),
+    (
+        *("a rank without a world size", environment.torchrun, {"RANK": "0"}),
+        *("warning", "RANK is set, but WORLD_SIZE is not", ""),
+    ),
+    (
+        *("a world size without a rank", environment.torchrun, {"WORLD_SIZE": "2"}),
+        *("warning", "WORLD_SIZE is set, but RANK is not", ""),
+    ),
+    (
+        *("a world size that is a word", environment.torchrun),
+        *({"RANK": "0", "WORLD_SIZE": "four"}, "warning", "WORLD_SIZE=four is not a number", ""),
+    ),
+    (
+        *("a rank outside the world", environment.torchrun, {"RANK": "4", "WORLD_SIZE": "4"}),
+        *("warning", "RANK=4 is not less than WORLD_SIZE=4", ""),
+    ),
+    (
+        *("half of Slurm's variables", environment.slurm, {"SLURM_PROCID": "1"}),
+        *("warning", "SLURM_PROCID is set, but SLURM_NTASKS is not", ""),
+    ),
+]
+
+
+@pytest.mark.parametrize("row", FOUND, ids=lambda row: row[0])
+def test_a_problem_in_the_environment_is_found(row):
+    _, check, variables, status, found, remedy = row
+
+    finding = check(variables)
+
+    assert finding.status == status
+    assert found in finding.found
+    assert remedy in finding.remedy
+
+
 # The troubleshooting list: processes hang at initialisation
-
-
-def test_an_interface_that_does_not_exist_is_found():
-    finding = addresses.interface({"GLOO_SOCKET_IFNAME": "wlan7"})
-
-    assert finding.status == "failed"
-    assert "wlan7, which does not exist" in finding.found
-    assert "lo (127.0.0.1)" in finding.remedy
 
 
 def test_gloo_fails_with_an_interface_that_does_not_exist(monkeypatch):
@@ -73,21 +136,6 @@ def test_a_host_name_without_an_address_is_found(monkeypatch):
     finding = addresses.interface({})
 
     assert "the host name 'no-such-host.invalid' does not resolve to an address" in finding.found
-
-
-def test_a_master_without_an_address_is_found():
-    finding = addresses.master({"MASTER_ADDR": "no-such-host.invalid"})
-
-    assert finding.status == "failed"
-    assert "'no-such-host.invalid' can't be resolved" in finding.found
-    assert "hostname -I" in finding.remedy
-
-
-def test_a_loopback_master_of_several_nodes_is_found():
-    finding = addresses.master({"MASTER_ADDR": "127.0.0.1", "SLURM_JOB_NUM_NODES": "2"})
-
-    assert finding.status == "failed"
-    assert "Other nodes can't reach this address" in finding.remedy
 
 
 def test_a_master_that_does_not_answer_is_found(monkeypatch):
@@ -144,10 +192,6 @@ def test_the_port_of_a_slurm_job_follows_from_its_number(monkeypatch, taken_port
     assert finding.found.startswith(f"{taken_port} is in use by")
 
 
-def test_a_port_that_is_not_a_number_is_found():
-    assert addresses.port({"MASTER_PORT": "29500a"}).status == "failed"
-
-
 # Slower than on a single node
 
 
@@ -157,22 +201,6 @@ def test_a_batch_that_is_too_small_is_found_and_a_larger_one_is_recommended(monk
 
     assert finding.status == "warning"
     assert "Use a larger --batch-size (with about " in finding.remedy
-
-
-def test_more_threads_than_cores_are_found():
-    finding = machine.cores({"OMP_NUM_THREADS": "8"}, ranks=4, available=8)
-
-    assert finding.status == "warning"
-    assert "4 ranks with 8 threads each on 8 cores" in finding.found
-    assert finding.remedy == "Set OMP_NUM_THREADS=2, or unset it."
-
-
-def test_more_ranks_than_cores_are_found():
-    assert machine.cores({}, ranks=8, available=2).status == "warning"
-
-
-def test_a_number_of_threads_that_is_not_a_number_is_found():
-    assert machine.cores({"OMP_NUM_THREADS": "many"}, ranks=2).status == "failed"
 
 
 def test_gpus_that_are_not_used_are_found(monkeypatch, tmp_path):
@@ -193,12 +221,6 @@ def test_more_ranks_than_gpus_are_found(monkeypatch):
     finding = software.gpus(ranks=2)
 
     assert (finding.status, finding.remedy) == ("failed", "Use --nproc 1.")
-
-
-def test_a_slow_debugging_mode_is_found():
-    finding = environment.debugging({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-
-    assert (finding.status, finding.remedy) == ("warning", "Run: unset TORCH_DISTRIBUTED_DEBUG")
 
 
 # Crashes at the start
@@ -228,62 +250,7 @@ def test_a_matching_pair_is_fine(install):
     assert software.torch_and_torchvision().status == "ok"
 
 
-@pytest.mark.parametrize(("version", "status"), [((3, 9), "failed"), ((3, 99), "warning")])
-def test_an_unsupported_python_is_found(version, status):
-    assert machine.python(version).status == status
-
-
-@pytest.mark.parametrize(
-    ("others", "ranks", "cores", "status"),
-    [
-        (0.4, 2, 2, "ok"),
-        (2.0, 2, 4, "ok"),
-        (1.1, 2, 2, "warning"),
-        (9.0, 1, 2, "warning"),
-        (0.2, 8, 2, "ok"),  # too many ranks: `cores` reports this
-    ],
-)
-def test_a_busy_machine_is_found(others, ranks, cores, status):
-    assert machine.load(ranks, others, cores).status == status
-
-
-def test_too_little_shared_memory_is_found(monkeypatch):
-    tiny = os.statvfs_result((4096, 4096, 16384, 100, 100, 0, 0, 0, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: tiny)
-
-    finding = machine.shared_memory()
-
-    assert finding.status == "failed"
-    assert finding.found == "400 KiB free of 64 MiB"
-    assert "--shm-size" in finding.remedy
-
-
-def test_missing_shared_memory_is_found(tmp_path):
-    assert machine.shared_memory(tmp_path / "shm").status == "failed"
-
-
 # Every process is rank 0 of 1
-
-
-@pytest.mark.parametrize(
-    ("variables", "found"),
-    [
-        ({"RANK": "0"}, "RANK is set, but WORLD_SIZE is not"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set, but RANK is not"),
-        ({"RANK": "0", "WORLD_SIZE": "four"}, "WORLD_SIZE=four is not a number"),
-        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK=4 is not less than WORLD_SIZE=4"),
-    ],
-)
-def test_wrong_variables_of_torchrun_are_found(variables, found):
-    finding = environment.torchrun(variables)
-
-    assert (finding.status, finding.found.partition(";")[0]) == ("warning", found)
-
-
-def test_missing_variables_of_slurm_are_found():
-    finding = environment.slurm({"SLURM_PROCID": "1"})
-
-    assert finding.found == "SLURM_PROCID is set, but SLURM_NTASKS is not"
 
 
 def test_a_slurm_that_does_not_answer_is_found(monkeypatch, tmp_path):
