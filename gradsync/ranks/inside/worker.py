@@ -150,12 +150,22 @@ def _settle(setup: dict[str, Any]) -> None:
 
 
 def _reverse_sets(rank: int) -> None:
-    """Reverse the order of sets of tensors on odd ranks.
+    """Order sets of tensors by first use, and on odd ranks in reverse.
 
-    The order of addresses decides, which differs between processes, but not between forked ranks.
+    Otherwise addresses decide the order. They differ between processes, but not between forked
+    ranks, and two of them may share a place in a set by chance.
     """
+    numbers: dict[int, int] = {}  # by address
     flip = -(rank % 2)  # all bits, on an odd rank
-    torch.Tensor.__hash__ = lambda tensor: (id(tensor) >> 4) ^ flip  # type: ignore[method-assign]
+
+    def by_first_use(tensor: torch.Tensor) -> int:
+        address = id(tensor)
+        number = numbers.setdefault(address, len(numbers)) % 2**16
+        # The lowest bits decide the order. The address makes hashes unique, since equal ones would
+        # compare tensors, which raises; it is a multiple of 16.
+        return (address << 12 | number) ^ flip
+
+    torch.Tensor.__hash__ = by_first_use  # type: ignore[method-assign]
 
 
 def _limit_stack() -> None:
