@@ -13,7 +13,6 @@ from gradsync.submission import (
     find_submissions,
     read_submission,
 )
-from gradsync.submission.contents import MAX_FILE
 from gradsync.submission.reading import HAND_IN
 
 COURSE = find_course(Path(__file__).parent)
@@ -62,14 +61,6 @@ def test_the_files_may_be_directly_in_the_folder(tmp_path):
     assert read_submission(as_folder(tmp_path / "ada", loose), COURSE).files == FILES
 
 
-@pytest.mark.parametrize("pack", [as_zip, as_tar])
-def test_an_archive_may_contain_the_folder_itself(tmp_path, pack):
-    ending = ".zip" if pack is as_zip else ".tar.gz"
-    wrapped = {f"ada/{name}": content for name, content in FILES.items()}
-
-    assert read_submission(pack(tmp_path / f"x{ending}", wrapped), COURSE).files == FILES
-
-
 def test_a_missing_file_is_noted(tmp_path):
     submission = read_submission(as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"}), COURSE)
 
@@ -103,12 +94,6 @@ def test_loose_files_belong_to_the_requested_phase(tmp_path):
     assert set(asked.files) == {"phase2/template_trainer.py"}
 
 
-def test_only_the_contracts_files_count(tmp_path):
-    more = {**FILES, "conftest.py": b"", "phase1/torch.py": b"", "phase1/pytest.ini": b""}
-
-    assert read_submission(as_folder(tmp_path / "ada", more), COURSE).files == FILES
-
-
 @pytest.mark.parametrize("pack", [as_folder, as_zip, as_tar])
 def test_harmless_files_are_ignored_without_a_note(tmp_path, pack):
     innocent = ["README.md", "phase1/try.ipynb", "phase1/model.pt", ".git/config", ".DS_Store"]
@@ -123,17 +108,11 @@ def test_harmless_files_are_ignored_without_a_note(tmp_path, pack):
     assert submission.notes == ()
 
 
-def test_files_of_macos_are_not_a_second_folder(tmp_path):
-    wrapped = {f"ada/{name}": content for name, content in FILES.items()}
-    more = {"__MACOSX/ada/phase1/._template_trainer.py": b"\0"}
-
-    assert read_submission(as_zip(tmp_path / "x.zip", {**wrapped, **more}), COURSE).files == FILES
-
-
 def test_modules_and_settings_are_named_in_one_line(tmp_path):
     more = {**FILES, "pytest.ini": b"", "phase1/torch.py": b"", "phase1/helpers.py": b""}
     submission = read_submission(as_folder(tmp_path / "ada", more), COURSE, phases=["phase1"])
 
+    assert submission.files == FILES
     assert submission.notes == (
         "ignored: phase1/helpers.py, phase1/torch.py, pytest.ini (only the course's files count)",
     )
@@ -194,23 +173,6 @@ def test_a_link_in_a_class_is_a_submission_that_cannot_be_read(tmp_path):
     assert eve.name == "eve"
     assert eve.files == {}
     assert eve.notes == ("unreadable: eve is a link",)
-
-
-def test_a_link_is_not_followed(tmp_path):
-    secret = tmp_path / "secret.py"
-    secret.write_text("secret")
-    folder = as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"})
-    (folder / TRAINER).symlink_to(secret)
-
-    assert set(read_submission(folder, COURSE).files) == {LOADER}
-
-
-def test_a_huge_file_is_refused_by_name(tmp_path):
-    huge = {**FILES, TRAINER: b"#" * (MAX_FILE + 1)}
-    submission = read_submission(as_folder(tmp_path / "ada", huge), COURSE, phases=["phase1"])
-
-    assert set(submission.files) == {LOADER}
-    assert submission.notes[0].startswith(f"refused: {TRAINER}")
 
 
 @pytest.mark.parametrize("name", ["ada.zip", "ada.tar.gz"])
