@@ -85,6 +85,11 @@ def whole(program: Program) -> bool:
     return program.whole
 
 
+def whole_script(program: Program) -> bool:
+    """Return whether this is so from the entry point on, so that all conditions are known."""
+    return program.entry and program.whole
+
+
 def data_parallel(program: Program) -> bool:
     """Return whether the program trains one model on all ranks."""
     return program.data_parallel

@@ -104,7 +104,7 @@ def depends_on_rank(value: Value, depth: int = 0) -> bool:
         step = thing.step
         if thing.of_class is not None and "rank" in ast.unparse(thing.of_class.node).lower():
             return True
-        passed = (*step.args, *step.kwargs.values()) if step is not None else ()
+        passed = step.values if step is not None else ()
         if any(depends_on_rank(part, depth + 1) for part in (*passed, thing.inner)):
             return True
     return False
@@ -166,7 +166,7 @@ def mentions(program: Program, pattern: str) -> bool:
 
 def names_rank(step: Step) -> bool:
     """Return whether a message says which rank it is from."""
-    tags = mixed([*step.args, *step.kwargs.values()]).tags
+    tags = mixed(step.values).tags
     return bool(tags & {RANK, MAYBE_RANK}) or "rank" in ast.unparse(step.node).lower()
 
 

@@ -121,20 +121,15 @@ class Interpreter:
         """Run a file's own statements, once, and return its names."""
         if source in self.modules:
             return self.modules[source]
-        env: Env = {}
+        env: Env = {"__name__": Value(const="__main__" if as_main else source.path)}
         self.modules[source] = env
         previous = getattr(self, "frame", None)
+        outer = self.guards, self.loops, self.contexts
         self.frame = Frame(source, env, env, {})
-        main = "__main__" if as_main else source.path
-        env["__name__"] = Value(const=main)
-        guards, loops, contexts = self.guards, self.loops, self.contexts
         self.guards, self.loops, self.contexts = [], [], []
-        try:
-            self.block(source.tree.body)
-        finally:
-            self.guards, self.loops, self.contexts = guards, loops, contexts
-            if previous is not None:
-                self.frame = previous
+        self.block(source.tree.body)
+        self.guards, self.loops, self.contexts = outer
+        self.frame = previous or self.frame
         return env
 
     def _import(self, node: ast.Import) -> None:
@@ -244,7 +239,7 @@ class Interpreter:
         """Return a context manager's value, tagged if ranks may enter it one after the other."""
         if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
             step = next((s for s in reversed(self.steps) if s.node is node), None)
-            args = [*step.args, *step.kwargs.values()] if step else []
+            args = step.values if step else []
             named = re.search("first|main|master|zero", ast.unparse(node.func))
             if named or any(arg.deep_tags() & {RANK, MAYBE_RANK} for arg in args):
                 return value.tagged(MAYBE_RANK)
@@ -814,7 +809,7 @@ class Interpreter:
         if models:
             return self._forward(step, Value(things=frozenset(models), maybe=callee.maybe))
         if callee.of_kind("loss"):
-            return mixed([*step.args, *step.kwargs.values()])
+            return mixed(step.values)
         for thing in callee.of_kind("instance"):
             method = self.property_of(thing, "__call__")
             if method is not None and method.code is not None:
@@ -826,7 +821,7 @@ class Interpreter:
         receiver, values = step.receiver, [step.receiver, *step.args]
         if receiver.things or receiver.tags or isinstance(receiver.const, str):
             if receiver.of_kind("instance"):
-                self._escape(step)
+                escape(step.values)
             if step.method == "register_hook":
                 self._call_back(step, receiver.tagged(GRAD))
             step.unread = bool(receiver.things) and step.method not in torch_api.METHODS
@@ -870,7 +865,7 @@ class Interpreter:
             self._call_back(step)
             if step.path in ("os.environ.get", "os.getenv") and step.args:
                 return of_environment(step.args[0].const)
-            found = mixed([*step.args, *step.kwargs.values()])
+            found = mixed(step.values)
             return found if torch_api.computes(step.path) else uncertain(found)
         return self._unknown(step)
 
@@ -903,27 +898,18 @@ class Interpreter:
     def _unknown(self, step: Step) -> Value:
         """Return the result of a function that we can't read; it may keep its arguments."""
         step.unread = True
-        self._escape(step)
+        escape(step.values)
         self._call_back(step)
-        values = [*step.args, *step.kwargs.values()]
-        found = mixed(values)
+        found = mixed(step.values)
         tags = found.tags & {WORLD, TOO_EARLY, UNSEEDED}
         if found.tags & {RANK, MAYBE_RANK}:
             tags |= {MAYBE_RANK}
-        named = by_name(step.method or step.path.rpartition(".")[2])
-        name = step.node.func
-        if isinstance(name, ast.Name):
-            named = by_name(name.id)
-        return Value(things=found.things, tags=tags | named.tags)
-
-    @staticmethod
-    def _escape(step: Step) -> None:
-        """Record that the arguments of a call are passed to a function that we can't read."""
-        escape([*step.args, *step.kwargs.values()])
+        name = getattr(step.node.func, "id", step.method or step.path.rpartition(".")[2])
+        return Value(things=found.things, tags=tags | by_name(name).tags)
 
     def _call_back(self, step: Step, *args: Value) -> None:
         """Follow the script's functions that are passed to a function that we can't read."""
-        for value in (*step.args, *step.kwargs.values()):
+        for value in step.values:
             code = value.code
             if code is None or isinstance(code.node, ast.ClassDef) or code.node in self.times:
                 continue
@@ -994,15 +980,13 @@ class Interpreter:
         self.stack.append(step.node)
         self.functions.append(code.node)
         self.evaluating += without_gradients
-        try:
-            self.body(code, frame)
-        finally:
-            self.frame = previous
-            self.evaluating -= without_gradients
-            self.stack.pop()
-            self.functions.pop()
-            del self.handlers[handlers:]
-            del self.guards[guards:]
+        self.body(code, frame)
+        self.frame = previous
+        self.evaluating -= without_gradients
+        self.stack.pop()
+        self.functions.pop()
+        del self.handlers[handlers:]
+        del self.guards[guards:]
         frame.set_globals()
         for argument in frame.arguments_cleared(code, step):
             self.clear(argument)

@@ -273,7 +273,7 @@ def _computed_by_method(step: Step) -> Value:
     if name == "format" and isinstance(receiver.const, str):
         return _formatted(step)
     if name in ("format", "join", "joinpath", "with_suffix", "with_name", "get"):
-        return mixed([receiver, *step.args, *step.kwargs.values()])
+        return mixed([receiver, *step.values])
     found = mixed([receiver, *step.args])
     if name in _NOT_DIFFERENTIABLE:
         found = Value(tags=found.tags - {CUT})
@@ -282,7 +282,7 @@ def _computed_by_method(step: Step) -> Value:
 
 def _formatted(step: Step) -> Value:
     """Return the result of `"...".format(...)`, which is a constant if all of its parts are."""
-    values = [*step.args, *step.kwargs.values()]
+    values = step.values
     text: object = UNKNOWN
     if all(value.const is not UNKNOWN for value in values):
         try:
@@ -315,7 +315,7 @@ def output(step: Step, model: Value) -> Value:
 
     It is also an output of the models whose outputs are its arguments.
     """
-    passed = mixed([*step.args, *step.kwargs.values()])
+    passed = mixed(step.values)
     tags = passed.tags & {OWN, EVAL, CUT} | {DATA}
     if OWN in tags and (step.evaluating or any(thing.evaluates for thing in model.things)):
         tags |= {EVAL}

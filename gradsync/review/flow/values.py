@@ -252,6 +252,11 @@ class Step:
         return self.args[position] if position < len(self.args) else None
 
     @property
+    def values(self) -> list[Value]:
+        """All of its arguments."""
+        return [*self.args, *self.kwargs.values()]
+
+    @property
     def spread(self) -> bool:
         """Whether some of its arguments are hidden in `*args` or `**kwargs`."""
         starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
@@ -360,5 +365,5 @@ def escape(values: list[Value]) -> None:
         thing.escaped = True
         inside = [thing.inner, *thing.attrs.values()]
         if thing.kind == "loader" and thing.step:
-            inside += [*thing.step.args, *thing.step.kwargs.values()]
+            inside += thing.step.values
         pending += [part for value in inside for part in value.deep()]

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, at, rule, whole
+from gradsync.review.findings import Hit, at, rule, whole, whole_script
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Guard, Step, Value
 from gradsync.review.queries import (
@@ -41,12 +41,10 @@ _WRITES = ("savefig", "to_csv", "write_text", "write_bytes")  # methods
     "Every rank saves the same file",
     topic="one rank writes files",
     remedy="Save on one rank: `if dist.get_rank() == 0:`. Then call a barrier on all ranks.",
-    applies=whole,
+    applies=whole_script,
 )
 def saved_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find files that all ranks write to the same path at the same time."""
-    if not program.entry:
-        return
     for step in program.steps:
         path = _written(step)
         if path is None or path.of_kind("buffer") or not surely_on_every_rank(step):
@@ -83,7 +81,7 @@ def _written(step: Step) -> Value | None:
     "One rank on each machine saves the same file",
     topic="one rank writes files",
     remedy="Save where the rank among all ranks is 0: `if dist.get_rank() == 0:`.",
-    applies=whole,
+    applies=whole_script,
 )
 def saved_on_each_machine(program: Program) -> Iterator[Hit]:
     """Find files that are written where the rank on this machine is 0."""
@@ -107,7 +105,7 @@ def saved_on_each_machine(program: Program) -> Iterator[Hit]:
     "All ranks make or delete the same folder",
     topic="one rank writes files",
     remedy="Pass `exist_ok=True`; delete on one rank, and call a barrier on all ranks after it.",
-    applies=whole,
+    applies=whole_script,
 )
 def races_for_a_folder(program: Program) -> Iterator[Hit]:
     """Find folders that a rank makes after another rank has made them, or deletes again."""
@@ -231,7 +229,7 @@ def state_of_the_wrapper(program: Program) -> Iterator[Hit]:
     topic="checkpoints fit the model",
     remedy="Use `torch.distributed.checkpoint.save`, or gather the parameters on all ranks: "
     "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))`.",
-    applies=lambda program: bool(program.sharded),
+    applies=lambda program: program.entry and bool(program.sharded),
 )
 def shards_of_one_rank(program: Program) -> Iterator[Hit]:
     """Find models sharded by `fully_shard` whose own state_dict is saved to one file."""

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from gradsync.review.findings import Hit, at, launched, rule
+from gradsync.review.findings import Hit, at, launched, rule, whole_script
 from gradsync.review.flow.program import Program
 from gradsync.review.flow.values import UNKNOWN, Step
 from gradsync.review.queries import constant, function_around, mentions, same_text
@@ -21,11 +21,11 @@ _PORT = re.compile(r"^tcp://[^:]*:\d+$")
     "The process group is never destroyed",
     topic="the process group is destroyed",
     remedy="Call `dist.destroy_process_group()` at the end.",
-    applies=lambda program: program.entry and program.whole,
+    applies=whole_script,
 )
 def never_destroyed(program: Program) -> Iterator[Hit]:
     """Find programs that never destroy the process group."""
-    if not program.entry or mentions(program, "destroy_process_group"):
+    if mentions(program, "destroy_process_group"):
         return
     for step in program.steps:
         name = step.method or getattr(step.node.func, "id", step.path)

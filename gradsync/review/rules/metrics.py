@@ -75,7 +75,7 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
     trained = {loop for backward in program.backwards for loop in backward.loops}
     for step in program.steps:
         adapts = step.method == "step" and step.receiver.surely("scheduler")
-        values = [*step.args, *step.kwargs.values()] if _reports(step) or adapts else []
+        values = step.values if _reports(step) or adapts else []
         if step.path.endswith("torch.save"):
             values += [guard.value for guard in step.guards]
         if not step.on_some_ranks and names_rank(step):
@@ -101,7 +101,7 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
 def reduced_elsewhere(program: Program) -> Iterator[Hit]:
     """Find results of `reduce` that ranks other than its destination report or decide by."""
     for step in program.steps:
-        values = [*step.args, *step.kwargs.values()] if _reports(step) else []
+        values = step.values if _reports(step) else []
         deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
         others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
         if any(value.tags & {RANK, MAYBE_RANK} for value in others) or names_rank(step):

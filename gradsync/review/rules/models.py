@@ -55,7 +55,7 @@ def _moved_before(program: Program, step: Step) -> bool:
 def _converts(step: Step) -> bool:
     """Return whether a call changes the type of the parameters."""
     types = ("torch.float", "torch.bfloat", "torch.half", "torch.double")
-    values = (*step.args, *step.kwargs.values())
+    values = step.values
     return step.method not in ("to", "cuda", "xpu") or any(v.path.startswith(types) for v in values)
 
 

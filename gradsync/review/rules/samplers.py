@@ -218,7 +218,7 @@ def _datasets(loader: Thing) -> Iterator[Value]:
     yield value
     for thing in value.deep():
         if thing.step is not None:
-            yield from (*thing.step.args, *thing.step.kwargs.values())
+            yield from thing.step.values
 
 
 def _evens_out_somewhere(program: Program) -> bool:
