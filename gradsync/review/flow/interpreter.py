@@ -207,12 +207,10 @@ class Interpreter:
 
     def _return(self, node: ast.Return) -> str:
         value = self.value_of(node.value) if node.value else Value(const=None)
-        tags = {t for guard in self.guards for t in guard.value.tags if t in (RANK, MAYBE_RANK)}
-        tags |= self.own()
         self.frame.left.append(self.frame.global_values())
-        is_constant = isinstance(value.const, bool)
-        self.frame.returned.append(value.tagged(*tags) if is_constant else value)
-        status = isinstance(value.const, int) and not is_constant and self.frame.name == "main"
+        flag = isinstance(value.const, bool)
+        self.frame.returned.append(self._around(value, *OWNS) if flag else value)
+        status = isinstance(value.const, int) and not flag and self.frame.name == "main"
         return "raise" if status and value.const else "return"
 
     def _global(self, node: ast.Global) -> None:
@@ -334,13 +332,18 @@ class Interpreter:
             inside = [g for g in self.guards[frame.guards :] if _is_within(g.node, loops[-1].node)]
             value = test.tagged(*{t for g in inside if not g.early for t in g.value.tags})
             self.departures.append(
-                Departure(node, statement, frame.source, frame.name, value, loops, len(self.steps))
+                Departure(node, statement, frame.source, frame.name, value, loops)
             )
 
-    def _around(self, test: Value) -> Value:
-        """Return a test with the rank tags of the conditions around it in its function."""
+    def _around(self, value: Value, *also: str) -> Value:
+        """Return a test or a flag with the rank tags of the conditions around it in its function.
+
+        Args:
+            value: the test or the flag.
+            also: other tags of the conditions to add.
+        """
         around = self.guards[self.frame.guards :]
-        return test.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK}})
+        return value.tagged(*{t for g in around for t in g.value.tags & {RANK, MAYBE_RANK, *also}})
 
     def _match(self, node: ast.Match) -> None:
         subject = self.value_of(node.subject)
@@ -368,17 +371,15 @@ class Interpreter:
         self.block(node.body)
         if isinstance(node, ast.While) and not any(map(_calls_more, ast.walk(node.test))):
             self._note_departure(node, self.value_of(node.test), "break")
-        if isinstance(node, ast.For) and self._names(node.target) & self.frame.cleared:
+        if isinstance(node, ast.For) and not self.frame.cleared.isdisjoint(
+            getattr(inner, "id", "") for inner in ast.walk(node.target)
+        ):
             self.clear(node.iter)
         self.loops.pop()
         left = [g for g in self.guards[base:] if g.early and _is_return(g)]
         del self.guards[base:]
         self.guards += left
         return self.block(node.orelse)
-
-    @staticmethod
-    def _names(target: ast.expr) -> set[str]:
-        return {node.id for node in ast.walk(target) if isinstance(node, ast.Name)}
 
     # Names
 
@@ -404,9 +405,9 @@ class Interpreter:
         if contexts:
             return contexts[0].inner
         for thing in manager.of_kind("instance"):
-            enter = self.property_of(thing, "__enter__")
-            if enter is not None and enter.code is not None and self.steps:
-                return self.follow(enter.code, self.steps[-1], (), {})
+            enter = self.method_of(thing, "__enter__")
+            if enter is not None and self.steps:
+                return self.follow(enter, self.steps[-1], (), {})
         return manager
 
     @staticmethod
@@ -415,9 +416,8 @@ class Interpreter:
 
     def _bind_attribute(self, target: ast.Attribute, value: Value) -> None:
         owner = self.value_of(target.value)
-        value = value.tagged(*self.own())
-        if isinstance(value.const, bool):
-            value = self._around(value)  # such as a flag that one rank sets
+        around = self._around(value, *OWNS)
+        value = around if isinstance(value.const, bool) else value.tagged(*around.tags & OWNS)
         for thing in owner.things - set(owner.of_kind("params")):  # all of them, not one
             previous = thing.attrs.get(target.attr, value) if self.guards else value
             thing.attrs[target.attr] = either(previous, value)
@@ -425,11 +425,6 @@ class Interpreter:
             holder = Thing("namespace", None)  # a parameter, such as `args`
             holder.attrs[target.attr] = value
             self.frame.set(target.value.id, Value(things=frozenset({holder})))
-
-    def own(self) -> set[str]:
-        """Return the tags in OWNS of the conditions under which this place runs."""
-        guards = self.guards[self.frame.guards :]
-        return {tag for guard in guards for tag in guard.value.tags & OWNS}
 
     def clear(self, node: ast.expr) -> None:
         """Record that a tensor, or each of several, is now the same on every rank."""
@@ -811,9 +806,9 @@ class Interpreter:
         if callee.of_kind("loss"):
             return mixed(step.values)
         for thing in callee.of_kind("instance"):
-            method = self.property_of(thing, "__call__")
-            if method is not None and method.code is not None:
-                return self.follow(method.code, step, step.args, step.kwargs)
+            method = self.method_of(thing, "__call__")
+            if method is not None:
+                return self.follow(method, step, step.args, step.kwargs)
         return self._of_method(step)
 
     def _of_method(self, step: Step) -> Value:
@@ -838,9 +833,9 @@ class Interpreter:
         """Follow the `forward` of the script's own models, and return the output."""
         output = torch_api.output(step, model)
         for thing in [*model.things, *(t for m in model.things for t in m.inner.things)]:
-            method = self.property_of(thing, "forward")
-            if method is not None and method.code is not None:
-                found = self.follow(method.code, step, step.args, step.kwargs)
+            method = self.method_of(thing, "forward")
+            if method is not None:
+                found = self.follow(method, step, step.args, step.kwargs)
                 output = output.tagged(*found.deep_tags() & {CUT})
         return output
 
@@ -1013,6 +1008,11 @@ class Interpreter:
         else:
             classes.set_fields(thing, code, args, kwargs)
         return value
+
+    def method_of(self, thing: Thing, name: str) -> Code | None:
+        """Return a method of the script's own for an instance."""
+        found = self.property_of(thing, name)
+        return found.code if found is not None else None
 
     def property_of(self, thing: Thing, name: str) -> Value | None:
         """Return a method of an instance, or the value of its property."""

@@ -170,9 +170,9 @@ def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:
                 if node in interpreter.times:
                     continue
                 interpreter.run += 1
-                method = interpreter.property_of(thing, node.name)
-                if method is not None and method.code is not None:
-                    interpreter.follow(method.code, root, (), {}, known=False)
+                method = interpreter.method_of(thing, node.name)
+                if method is not None:
+                    interpreter.follow(method, root, (), {}, known=False)
     return _program(interpreter, source, entry=False)
 
 

@@ -215,7 +215,6 @@ class Departure:
     function: str
     value: Value
     loops: tuple[Loop, ...]
-    index: int  # of the next step
 
 
 Handler = tuple[ast.ExceptHandler, int]  # of a `try`, and the number of loops around it
@@ -261,11 +260,6 @@ class Step:
         """Whether some of its arguments are hidden in `*args` or `**kwargs`."""
         starred = any(isinstance(arg, ast.Starred) for arg in self.node.args)
         return starred or any(keyword.arg is None for keyword in self.node.keywords)
-
-    @property
-    def in_try(self) -> bool:
-        """Whether an exception in it is caught."""
-        return bool(self.handlers)
 
     @property
     def on_some_ranks(self) -> bool:

@@ -65,7 +65,7 @@ def _written(step: Step) -> Value | None:
     name = step.path.rpartition(".")[2]
     if step.path == "builtins.open":
         mode = step.argument(1, "mode")
-        writes = mode is not None and str(mode.const).startswith("w") and not step.in_try
+        writes = mode is not None and str(mode.const).startswith("w") and not step.handlers
         to = step.args[0] if step.args else Value()
         return to if writes and to.const != os.devnull and to.path != "os.devnull" else None
     if step.method in _WRITES:
@@ -112,7 +112,7 @@ def races_for_a_folder(program: Program) -> Iterator[Hit]:
     for step in program.steps:
         makes = step.path in ("os.mkdir", "os.makedirs") or step.method == "mkdir"
         deletes = step.path == "shutil.rmtree"
-        if (not makes and not deletes) or step.in_try or not surely_on_every_rank(step):
+        if (not makes and not deletes) or step.handlers or not surely_on_every_rank(step):
             continue
         values = (step.receiver, *step.args)
         if any(value.deep_tags() & {RANK, MAYBE_RANK} for value in values):

@@ -17,16 +17,16 @@ _MOVES = ("to", "cuda", "half", "double", "float", "bfloat16", "to_empty", "xpu"
 
 @rule(
     "DDP023",
-    "The model is moved or converted after wrapping",
+    "The model is converted after wrapping",
     topic="the model is ready before it is wrapped",
-    remedy="Move and convert the model first, then wrap it.",
+    remedy="Convert the model first, then wrap it.",
     applies=any_part,
     kind="possible mistake",
 )
 def changed_after_wrapping(program: Program) -> Iterator[Hit]:
-    """Find wrapped models that are moved to a device, or get a new type or new layers."""
+    """Find wrapped models that get a new type or new layers."""
     for step in program.methods(*_MOVES):
-        if step.receiver.surely("ddp") and not _moved_before(program, step):
+        if step.receiver.surely("ddp") and _converts(step):
             yield at(
                 step,
                 f"`{step.method}` changes the model after DistributedDataParallel has built its "
@@ -41,22 +41,11 @@ def changed_after_wrapping(program: Program) -> Iterator[Hit]:
             )
 
 
-def _moved_before(program: Program, step: Step) -> bool:
-    """Return whether the model was already moved, probably to the same place, before."""
-    models = models_of(step.receiver)
-    moved = program.methods("to", "cuda", "xpu")
-    return not _converts(step) and any(
-        program.before(other, step) and models & models_of(other.receiver) and not _converts(other)
-        for other in moved
-        if other is not step
-    )
-
-
 def _converts(step: Step) -> bool:
     """Return whether a call changes the type of the parameters."""
     types = ("torch.float", "torch.bfloat", "torch.half", "torch.double")
-    values = step.values
-    return step.method not in ("to", "cuda", "xpu") or any(v.path.startswith(types) for v in values)
+    moves = step.method in ("to", "cuda", "xpu")
+    return not moves or any(value.path.startswith(types) for value in step.values)
 
 
 @rule(
