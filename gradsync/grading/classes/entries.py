@@ -11,7 +11,7 @@ from pathlib import Path
 from gradsync.class_records import Facts
 from gradsync.course.catalogue import Course
 from gradsync.grading.classes.roster import Roster, roster_of
-from gradsync.grading.imports.attempts import NAME, Keep, attempts, by_name, found_at
+from gradsync.grading.imports.attempts import Keep, attempts, found_at
 from gradsync.grading.imports.platforms import HandedIn
 from gradsync.grading.store import STATE, folder_name
 from gradsync.reports import gradebook
@@ -72,8 +72,8 @@ def entries_at(
     members = [each for path in named for each in _members(path, named[path], course, out)]
     names = _Names()
     entries = []
-    for group in attempts(by_name(members) if keep else _once(members)):
-        plain = carriable(group[-1].learner)
+    for group in attempts(members if keep else _once(members), by_name=keep is not None):
+        plain = carriable(group[-1].facts.learner)
         learner = names.free(plain)
         again = f"{command} {_source(learner, group if learner == plain else members)}"
         for number, each in enumerate(group, 1):
@@ -185,29 +185,25 @@ def _members(path: Path, named: Path, course: Course, out: Path) -> list[HandedI
 
 
 def _facts(each: HandedIn, learner: str, number: int, count: int) -> Facts:
-    return Facts(
+    return replace(
+        each.facts,
         submission=learner,
         learner=learner,
-        names=tuple(map(carriable, each.names)),
-        handed_in=each.moment,
+        names=tuple(map(carriable, each.facts.names)),
         attempt=number if count > 1 else None,
         attempts=count,
-        notes=each.notes,
-        key="" if each.key.startswith(NAME) else each.key,
-        platform=each.platform,
         uploads=tuple(carriable(path.name) for path in each.members),
-        group=each.group,
     )
 
 
 def _once(members: Iterable[HandedIn]) -> Iterator[HandedIn]:
     """Yield each submission once, even if several paths lead to it."""
-    seen = set()
+    seen: set[object] = set()
     for each in members:
-        if not isinstance(each.source, Path) or (each.source, each.learner) not in seen:
+        place = (each.source, each.facts.learner) if isinstance(each.source, Path) else object()
+        if place not in seen:
             yield each
-        if isinstance(each.source, Path):
-            seen.add((each.source, each.learner))
+        seen.add(place)
 
 
 class _Names:

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from gradsync.class_records import Facts
 from gradsync.course.catalogue import Course
 from gradsync.grading.imports import clones, platforms
 from gradsync.grading.imports.platforms import HandedIn
 from gradsync.submission import find_submissions, submission_name
 
 Keep = Literal["best", "last"]
-NAME = "name:"  # the beginning of a key that is only a name
 
 
 def found_at(path: Path, course: Course) -> list[HandedIn]:
@@ -35,36 +35,35 @@ def found_at(path: Path, course: Course) -> list[HandedIn]:
     return [*known, *_plain([member for member in members if member not in taken], path)]
 
 
-def attempts(found: Iterable[HandedIn]) -> Iterator[list[HandedIn]]:
+def attempts(found: Iterable[HandedIn], *, by_name: bool) -> Iterator[list[HandedIn]]:
     """Yield all attempts of each learner, the earliest first.
 
     If learners share a name, their keys are appended to it. The roster is searched for this name
-    before the shared one.
+    before the shared one. With `by_name`, submissions without a key and with the same name are
+    attempts, too.
     """
     groups: dict[object, list[HandedIn]] = {}
     for each in found:
-        groups.setdefault(each.key or object(), []).append(each)
+        facts = each.facts
+        alone = ("", facts.learner) if by_name else object()
+        groups.setdefault(facts.key or alone, []).append(each)
     owners: dict[str, set[str]] = {}
     for group in groups.values():
-        owners.setdefault(group[-1].learner, set()).add(group[-1].key)
+        owners.setdefault(group[-1].facts.learner, set()).add(group[-1].facts.key)
     for group in groups.values():
-        name, key = group[-1].learner, group[-1].key
+        name, key = group[-1].facts.learner, group[-1].facts.key
         learner = f"{name} {key}" if key and len(owners[name]) > 1 else name
         yield sorted((_called(learner, each) for each in group), key=_age)
 
 
 def _called(learner: str, each: HandedIn) -> HandedIn:
     """Return a submission with a different name of its learner; the old name is tried last."""
-    if learner == each.learner:
+    facts = each.facts
+    if learner == facts.learner:
         return each
-    names = [name for name in each.names if name != each.learner]
-    return replace(each, learner=learner, names=(*names, learner, each.learner))
-
-
-def by_name(found: Iterable[HandedIn]) -> Iterator[HandedIn]:
-    """Yield the submissions; those with the same name become attempts of one learner."""
-    for each in found:
-        yield each if each.key else replace(each, key=f"{NAME}{each.learner}")
+    names = [name for name in facts.names if name != facts.learner]
+    names += [learner, facts.learner]
+    return replace(each, facts=replace(facts, learner=learner, names=tuple(names)))
 
 
 def _inner_download(path: Path) -> Path:
@@ -87,8 +86,8 @@ def _inner_download(path: Path) -> Path:
 
 
 def _age(each: HandedIn) -> tuple[bool, float, int]:
-    moment = each.moment
-    return (moment is not None, moment.timestamp() if moment else 0.0, each.attempt)
+    moment = each.facts.handed_in
+    return (moment is not None, moment.timestamp() if moment else 0.0, each.order)
 
 
 def _plain(members: Sequence[Path], folder: Path) -> Iterator[HandedIn]:
@@ -96,10 +95,10 @@ def _plain(members: Sequence[Path], folder: Path) -> Iterator[HandedIn]:
     names = [submission_name(member) for member in members]
     for member, name in zip(members, names, strict=True):
         if member != folder and clones.is_clone(member):
-            own = name.removeprefix(_shared(names))
-            yield HandedIn(member, name, names=(name, own), moment=clones.commit_time(member))
+            known = (name, name.removeprefix(_shared(names)))
+            yield HandedIn(member, Facts(name, name, known, clones.commit_time(member)))
         else:
-            yield HandedIn(member, name, names=(name,))
+            yield HandedIn(member, Facts(name, name, (name,)))
 
 
 def _shared(names: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 import yaml
 
+from gradsync.class_records import Facts
 from gradsync.grading.classes.tables import TableError
 from gradsync.submission import is_archive
 from gradsync.submission.contents import printed
@@ -54,15 +55,9 @@ class HandedIn:
     """One submission of a download."""
 
     source: Path | Mapping[str, Path]  # a folder or an archive; or single files by name
-    learner: str  # a name for the gradebook
-    platform: str = ""  # "canvas", "moodle" or "gradescope"
-    key: str = ""  # the same for all attempts of a learner; "": there is only this one
-    names: tuple[str, ...] = ()  # ids, addresses or names that a roster may have for the learner
-    moment: datetime | None = None  # when it was handed in, with a time zone
-    attempt: int = 0  # larger for a later attempt; orders attempts without different times
-    notes: tuple[str, ...] = ()
+    facts: Facts  # with a name for the gradebook; attempts of a learner have the same key
+    order: int = 0  # larger for a later attempt; orders attempts without different times
     members: tuple[Path, ...] = ()  # the files or folders of the download that it consists of
-    group: tuple[str, ...] = ()  # the learners who handed it in together, if there are several
     is_alone: bool = True  # the path that the user named has no other submission
     named: Path = Path()  # the path that the user named
 
@@ -87,12 +82,15 @@ def from_canvas(paths: Iterable[Path]) -> Iterator[HandedIn]:
         texts = [text_note(path) for found, path in uploads if found["entry"]]
         yield HandedIn(
             source=files,
-            learner=learner,
-            platform="canvas",
-            key=user,
-            names=(user, learner),
-            attempt=int(last["upload"] or 0),
-            notes=(*["Canvas marks it as late"] * bool(is_late), *texts),
+            facts=Facts(
+                learner,
+                learner,
+                names=(user, learner),
+                notes=(*["Canvas marks it as late"] * bool(is_late), *texts),
+                platform="canvas",
+                key=user,
+            ),
+            order=int(last["upload"] or 0),
             members=tuple(path for _, path in uploads),
         )
 
@@ -111,11 +109,14 @@ def from_moodle(paths: Iterable[Path]) -> Iterator[HandedIn]:
         pages = [path / "onlinetext.html" if path.is_dir() else path for path in texts]
         yield HandedIn(
             source=work.get("") or work or {"onlinetext.html": pages[0]},
-            learner=learner,
-            platform="moodle",
-            key=number,
-            names=(number, learner),
-            notes=tuple(filter(None, map(text_note, pages))),
+            facts=Facts(
+                learner,
+                learner,
+                names=(number, learner),
+                notes=tuple(filter(None, map(text_note, pages))),
+                platform="moodle",
+                key=number,
+            ),
             members=tuple(path for _, path in uploads),
         )
 
@@ -183,16 +184,17 @@ def _of_members(source: Path, row: dict[str, Any]) -> Iterator[HandedIn]:
     names = [str(member.get(":name") or source.name) for member in members]
     for name, member in zip(names, members, strict=True):
         known = [str(member[key]) for key in (":sid", ":email") if member.get(key)]
-        yield HandedIn(
-            source=source,
-            learner=name,
+        facts = Facts(
+            name,
+            name,
+            names=(*known, name),
+            handed_in=_in_utc(moment) if isinstance(moment, datetime) else None,
+            notes=(f"handed in by {listed(names)}",) if len(names) > 1 else (),
             platform="gradescope",
             key=next(iter(known), name),
-            names=(*known, name),
-            moment=_in_utc(moment) if isinstance(moment, datetime) else None,
-            notes=(f"handed in by {listed(names)}",) if len(names) > 1 else (),
             group=tuple(names) if len(names) > 1 else (),
         )
+        yield HandedIn(source, facts)
 
 
 def _in_utc(moment: datetime) -> datetime:
