@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from gradsync.course.release.notebooks import notebook_text
+
 # A local link of Markdown, or a picture: its text, and the path of a file. `items[0](x)` is none.
 LINK = re.compile(r"!?\[([^\[\]]*)\]\(([\w./-]+\.\w+)(?:#[^)\s]*)?\)")
 PAGES = (".md", ".ipynb")
@@ -64,5 +66,5 @@ def _unlinked(page: str, content: bytes, files: Collection[str]) -> bytes:
             if cell["cell_type"] == "markdown":
                 text = LINK.sub(kept, "".join(cell["source"]))
                 cell["source"] = text.splitlines(keepends=True)
-        return f"{json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)}\n".encode()
+        return notebook_text(notebook).encode()
     return content

@@ -41,14 +41,20 @@ def notebooks(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
         code = "\n".join(_sources(notebook, "code"))
         if _phases(course, notebook) <= set(phases):
             _install_from_release(notebook)
-            found[f"{FOLDER}/{path.name}"] = _written(notebook)
+            found[f"{FOLDER}/{path.name}"] = notebook_text(notebook).encode()
             modules |= set(_IMPORT.findall(code))
     for name in _with_imports(course.root / FOLDER, modules):
         found[f"{FOLDER}/{name}.py"] = (course.root / FOLDER / f"{name}.py").read_bytes()
     for phase in phases:
         for path in sorted((course.root / SOURCE / phase).glob("*.ipynb")):
-            found[f"{EXERCISES}/{path.name}"] = _written(_cleared(_read(path), phase))
+            exercises = _cleared(_read(path), phase)
+            found[f"{EXERCISES}/{path.name}"] = notebook_text(exercises).encode()
     return found
+
+
+def notebook_text(notebook: Any) -> str:
+    """Return a notebook in Jupyter's own format, so that saving it in Jupyter changes nothing."""
+    return f"{json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)}\n"
 
 
 def _read(path: Path) -> Any:
@@ -57,11 +63,6 @@ def _read(path: Path) -> Any:
         return notebook if notebook["cells"] is not None else None
     except (ValueError, LookupError, TypeError) as problem:
         raise CourseError(f"{path} can't be read as a notebook: {problem}.") from None
-
-
-def _written(notebook: Any) -> bytes:
-    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
-    return f"{text}\n".encode()
 
 
 def _source(cell: Any) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gradsync.course.catalogue import Course, CourseError, Exercise
+from gradsync.course.release.notebooks import notebook_text
 from gradsync.nbgrader.source.guide import beginning
 from gradsync.nbgrader.source.pieces import Pieces, cut, defined
 
@@ -99,7 +99,7 @@ def _notebook(course: Course, phase: str, points: Mapping[str, float]) -> str:
         cells.append(_given(f"given-{stem}", pieces.given))
         for name, answer in pieces.answers.items():
             cells += _exercise(exercises[name], guide, points[exercises[name].id], answer, quoted)
-    return _json(cells)
+    return _with_kernel(cells)
 
 
 def _about(pieces: Pieces) -> str:
@@ -166,14 +166,9 @@ def _lines(source: str) -> list[str]:
     return source.splitlines(keepends=True)
 
 
-def _json(cells: Collection[dict[str, Any]]) -> str:
-    """Return a notebook in Jupyter's own format, so that saving it in Jupyter changes nothing."""
+def _with_kernel(cells: Collection[dict[str, Any]]) -> str:
+    """Return the text of a notebook with these cells."""
     kernel = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-    notebook = {
-        "cells": list(cells),
-        "metadata": {"kernelspec": kernel, "language_info": {"name": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
-    return f"{text}\n"
+    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
+    about = {"metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return notebook_text({"cells": list(cells), **about})
