@@ -162,39 +162,40 @@ def _rule(scores: Fences | None, times: Fences | None) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mistake:
     """A mistake that some submissions of a class have."""
 
     code: str
-    results: Sequence[Result]
-    exercises: Sequence[str]  # names, the most frequent first
-    section: Guide | None  # the section that explains it in most exercises
-    example: str  # the explanation for the first of the results
-
-
-@dataclass(slots=True)
-class _Found:
     results: list[Result] = field(default_factory=list)
-    exercises: Counter[str] = field(default_factory=Counter)
-    sections: Counter[Guide] = field(default_factory=Counter)
-    example: str = ""
+    names: Counter[str] = field(default_factory=Counter)  # of exercises
+    sections: Counter[Guide] = field(default_factory=Counter)  # that explain it
+    example: str = ""  # the explanation for the first of the results
+
+    @property
+    def exercises(self) -> list[str]:
+        """The names of the exercises, the most frequent first."""
+        return [name for name, _ in self.names.most_common()]
+
+    @property
+    def section(self) -> Guide | None:
+        """The section that explains it in most exercises."""
+        return next((section for section, _ in self.sections.most_common(1)), None)
 
 
 def mistakes(results: ClassResults) -> list[Mistake]:
     """Return the mistakes, the most common first; unwritten exercises do not count."""
-    found: dict[str, _Found] = {}
+    found: dict[str, Mistake] = {}
     for result in graded(results.results):
         for (code, exercise), test in _first_tests(result).items():
-            made = found.setdefault(code, _Found())
+            made = found.setdefault(code, Mistake(code))
             if not made.results or made.results[-1] is not result:
                 made.results.append(result)
-            made.exercises[exercise.rpartition("/")[2]] += 1
+            made.names[exercise.rpartition("/")[2]] += 1
             made.example = made.example or _example(test)
             if section := guide(test):
                 made.sections[section] += 1
-    every = [_mistake(code, made) for code, made in found.items()]
-    return sorted(every, key=lambda mistake: (-len(mistake.results), mistake.code))
+    return sorted(found.values(), key=lambda mistake: (-len(mistake.results), mistake.code))
 
 
 def _first_tests(result: Result) -> dict[tuple[str, str], Verdict]:
@@ -204,12 +205,6 @@ def _first_tests(result: Result) -> dict[tuple[str, str], Verdict]:
         if test.diagnosis is not None and test.status != "unfinished":
             found.setdefault((test.diagnosis.code, test.exercise), test)
     return found
-
-
-def _mistake(code: str, made: _Found) -> Mistake:
-    names = [name for name, _ in made.exercises.most_common()]
-    section = next((section for section, _ in made.sections.most_common(1)), None)
-    return Mistake(code, made.results, names, section, made.example)
 
 
 def _example(test: Verdict) -> str:

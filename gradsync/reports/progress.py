@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from io import StringIO
+from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -23,7 +22,7 @@ from gradsync.reports.summary import (
     short_name,
     visible_standing,
 )
-from gradsync.reports.terminal import LONGEST_ALONE, MARKS, WRONG, console_for, message
+from gradsync.reports.terminal import LONGEST_ALONE, MARKS, WRONG, as_text, message
 from gradsync.reports.text import printable
 
 LONGEST_LINE = 400  # characters of a message; `gradsync check EXERCISE` shows all of it
@@ -46,28 +45,28 @@ def render(
         lessons: the notebook that precedes each exercise, by the exercise's id.
         whole: the report has the results of the hidden tests too.
     """
-    lines = StringIO()
-    console = console_for(lines, color, width)
+    parts = _parts(report, min(width // 2, 40), lessons or {}, whole=whole)
+    return as_text(parts, color=color, width=width)
+
+
+def _parts(
+    report: Report, width: int, lessons: Mapping[str, str | None], *, whole: bool
+) -> Iterator[RenderableType]:
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
     files = _of_files(report)
     shown_below = {exercise for problem in files for exercise in problem.exercises}
-    console.print(_table(every, shown_below))
+    yield _table(every, shown_below)
     for problem in files:
-        for part in message(problem.first, LONGEST_ALONE):
-            console.print(part)
-    console.print()
+        yield from message(problem.first, LONGEST_ALONE)
+    yield ""
     bar = Table.grid(padding=(0, 1, 0, 0))
     total = max(len(every), 1)
-    bar.add_row(
-        ProgressBar(total=total, completed=done, width=min(width // 2, 40)), f"{done} of {total}"
-    )
-    console.print(bar)
-    state = visible_standing(report, whole=whole)
-    console.print(state, style="green" if done == len(every) else "")
+    bar.add_row(ProgressBar(total=total, completed=done, width=width), f"{done} of {total}")
+    yield bar
+    yield Text(visible_standing(report, whole=whole), "green" if done == len(every) else "")
     if done < len(every):
-        console.print(_next_step(every, shown_below, lessons or {}, " --all" * whole))
-    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
+        yield _next_step(every, shown_below, lessons, " --all" * whole)
 
 
 def _of_files(report: Report) -> list[Problem]:

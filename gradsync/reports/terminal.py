@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import StringIO
 
 from rich.console import Console, RenderableType
@@ -51,16 +51,13 @@ def render(
     Pass `with_points=False` for a report with the visible tests, which give no points for a grade,
     and `whole=False` if it has no results of the hidden tests.
     """
+    return as_text(_parts(report, with_points, whole), color=color, width=width)
+
+
+def as_text(parts: Iterable[RenderableType], *, color: bool, width: int) -> str:
+    """Return what a terminal of this width shows, independent of the real one."""
     lines = StringIO()
-    console = console_for(lines, color, width)
-    for part in _parts(report, with_points, whole):
-        console.print(part)
-    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
-
-
-def console_for(lines: StringIO, color: bool, width: int) -> Console:
-    """Return a console that writes to `lines`, independent of the real terminal."""
-    return Console(
+    console = Console(
         file=lines,
         width=max(width, NARROWEST),
         force_terminal=color,
@@ -70,6 +67,9 @@ def console_for(lines: StringIO, color: bool, width: int) -> Console:
         highlight=False,
         legacy_windows=False,
     )
+    for part in parts:
+        console.print(part)
+    return "\n".join(line.rstrip() for line in lines.getvalue().split("\n"))
 
 
 def _parts(report: Report, with_points: bool, whole: bool) -> Iterator[RenderableType]:
