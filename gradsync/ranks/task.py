@@ -39,7 +39,7 @@ class Task:
     world_size: int
     inputs: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, Path] = field(default_factory=dict)
-    # Names of modules -> the files to import instead; "": names in the module raise when called.
+    # Names of modules -> the files to import instead; other names in them raise when called.
     substitutes: Mapping[str, str] = field(default_factory=dict)
     roots: tuple[Path, ...] = ()  # a message may name lines in these; empty: all but libraries
     path: tuple[str, ...] = ()  # inserted before the ranks' sys.path

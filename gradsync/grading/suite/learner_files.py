@@ -88,8 +88,8 @@ class LearnerFiles:
     def with_substitutes(self, task: Task, failures: Collection[str]) -> Task:
         """Return a run with substitutes for missing files, and for those that can't be imported.
 
-        The course may have a stand-in for a file. If it has none, the names of the file can be
-        imported, but raise when they are called.
+        The course may have a stand-in for a file. Names that it lacks can be imported, but not
+        called.
         """
         folder = self.course.standins(self.phase)
         substitutes: dict[str, str] = {}

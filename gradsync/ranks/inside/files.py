@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,22 +22,20 @@ def import_file(name: str, path: Path) -> ModuleType:
 
 
 def substitute(name: str, path: str) -> None:
-    """Import the file at `path` as `name`; without a path, a module of names that can't be used."""
-    if path:
-        import_file(name, Path(path))
-    else:
-        sys.modules[name] = _Unusable(name)
+    """Let `name` be the module at `path`, or without a path an empty one.
+
+    All other names can be imported from it, too: they are classes that raise when they are called.
+    """
+    module = import_file(name, Path(path)) if path else ModuleType(name)
+    vars(module)["__getattr__"] = partial(_unusable, f"{name.rpartition('.')[2]}.py")
+    sys.modules[name] = module
 
 
-class _Unusable(ModuleType):
-    """A module from which every name can be imported; a call of one raises."""
+def _unusable(file: str, name: str) -> type:
+    if name.startswith("__"):
+        raise AttributeError(name)
 
-    def __getattr__(self, name: str) -> type:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ImportError(f"{name} can't be used: {file} is missing or can't be imported")
 
-        def refuse(*_: Any, **__: Any) -> None:
-            file = f"{self.__name__.rpartition('.')[2]}.py"
-            raise ImportError(f"{name} can't be used: {file} is missing or can't be imported")
-
-        return type(name, (), {"__new__": refuse})
+    return type(name, (), {"__new__": refuse})

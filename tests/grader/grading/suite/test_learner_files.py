@@ -74,7 +74,8 @@ def test_a_file_that_can_not_be_imported_costs_only_what_calls_it(
     monkeypatch.setattr(
         learner_files, "_observe", lambda *given: tried.append(given[1]) or plain(*given)
     )
-    trainer = "from phase1.template_data_loader import halve\n\n\ndef double(number):\n    return "
+    trainer = "from phase1.template_data_loader import halve, other\n\n\n"
+    trainer += "def double(number):\n    return "
 
     def tested(calls):
         files = {"template_data_loader": broken, "template_trainer": trainer + calls}
