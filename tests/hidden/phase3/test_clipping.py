@@ -21,10 +21,13 @@ def check_that(holds, code, text, ranks=()):
     check(holds, code, text, ranks=ranks, guide=GUIDE)
 
 
-def probe(rank, trainer, seed, inputs, targets, limits, poison):
-    """Return the norm for each limit, and what a step of size 1 subtracts afterwards."""
+def probe(rank, trainer, seed, inputs, targets, cases):
+    """Return for each case the norm, and what a step of size 1 subtracts afterwards.
+
+    A case is a limit, and None or the rank and the value of a gradient that is not finite.
+    """
     found = []
-    for limit in limits:
+    for limit, poison in cases:
         model = wrapped(trainer, seeded(partial(Chain, WIDTHS), seed))
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         before = full_state(model)
@@ -45,13 +48,10 @@ def probe(rank, trainer, seed, inputs, targets, limits, poison):
     return found
 
 
-def run(ranks, world_size, rng, limits, poison=None):
+def run(ranks, world_size, rng, *cases):
     seed = int(rng.integers(1000))
     x, y = (rng.standard_normal((world_size, 4, size)) for size in (WIDTHS[0], WIDTHS[-1]))
-    seen = ranks(
-        probe, world_size, seed=seed, inputs=by_rank(x), targets=by_rank(y), limits=limits,
-        poison=poison,
-    )  # fmt: skip
+    seen = ranks(probe, world_size, seed=seed, inputs=by_rank(x), targets=by_rank(y), cases=cases)
     module = seeded(partial(Chain, WIDTHS), seed)
     for a, b in zip(x, y, strict=True):
         loss = F.mse_loss(module(torch.from_numpy(a)), torch.from_numpy(b), reduction="sum")
@@ -67,7 +67,7 @@ def norm_of(grads):
 def test_the_norm_is_that_of_all_gradients(ranks, rng):
     """The norm is that of the unsharded gradients, the same on every rank, on 3, 2 and 1."""
     for world_size in (3, 2, 1):
-        seen, grads = run(ranks, world_size, rng, [1e9])
+        seen, grads = run(ranks, world_size, rng, (1e9, None))
 
         raise_mistake(norm_mistake([value[0][0] for value in seen], grads))
         changed = [rank for rank, value in enumerate(seen) if not value[0][2]]
@@ -85,7 +85,7 @@ def test_larger_gradients_are_scaled(ranks, rng):
     """All gradients, sharded and replicated, are scaled to the limit, on every rank."""
     limit = float(rng.uniform(0.2, 0.4))
 
-    seen, grads = run(ranks, 2, rng, [limit, 1e9])
+    seen, grads = run(ranks, 2, rng, (limit, None))
 
     norm = norm_of(grads)
     raise_mistake(norm_mistake([value[0][0] for value in seen], grads, limit))
@@ -107,13 +107,12 @@ def test_larger_gradients_are_scaled(ranks, rng):
 @exercise("phase3/clip_grad_norm_", points=1.25)
 def test_infinite_and_nan_norms_change_nothing(ranks, rng):
     """If one rank has an infinite or NaN gradient, every rank returns it and changes nothing."""
-    for bad in (math.inf, math.nan):
-        poisoned, grads = run(ranks, 2, rng, [0.1], poison=(1, bad))
-        right, grads = run(ranks, 2, rng, [0.1])  # finite gradients are clipped
+    cases = [(0.1, (1, math.inf)), (0.1, (1, math.nan)), (0.1, None)]  # the last one is clipped
+    seen, grads = run(ranks, 2, rng, *cases)
 
-        raise_mistake(norm_mistake([value[0][0] for value in right], grads, 0.1))
-        norms = [value[0][0] for value in poisoned]
-        finite = [rank for rank, norm in enumerate(norms) if math.isfinite(norm)]
+    raise_mistake(norm_mistake([value[2][0] for value in seen], grads, 0.1))
+    for number, (_, (_, bad)) in enumerate(cases[:2]):
+        finite = [rank for rank, value in enumerate(seen) if math.isfinite(value[number][0])]
         check_that(
             not finite,
             "norm-of-one-shard",
@@ -122,7 +121,7 @@ def test_infinite_and_nan_norms_change_nothing(ranks, rng):
             finite,
         )
         check_that(
-            all(value[0][2] for value in poisoned),
+            all(value[number][2] for value in seen),
             "clipped-too-much",
             f"A gradient on rank 1 is {bad}, so the norm is, too: leave the gradients as they are. "
             "Scaled by it, they would all become 0 or NaN, and hide what happened.",

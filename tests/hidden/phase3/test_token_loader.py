@@ -127,7 +127,11 @@ def test_ranks_take_strides_of_each_global_batch(ranks, rng):
         raise_mistake(diagnose_batches(every, order, batch_size, case))
 
 
-def probe_resumed(data_loader, count, seed, epoch, before, after, taken):
+def probe_resumed(data_loader, cases):
+    return [resumed(data_loader, *case) for case in cases]
+
+
+def resumed(data_loader, count, seed, epoch, before, after, taken):
     """Stop after some batches, and go on with other numbers; return all that is yielded.
 
     `before` and `after` are (batch size, number of ranks). The state is taken in the loop's body.
@@ -163,12 +167,14 @@ def probe_resumed(data_loader, count, seed, epoch, before, after, taken):
     return [order, first, rest, later]
 
 
-def check_resumed(ranks, count, seed, epoch, before, after, taken):
-    [[alone, first, rest, later]] = ranks(
-        probe_resumed, 1, process_group=False, count=count, seed=seed, epoch=epoch, before=before,
-        after=after, taken=taken,
-    )  # fmt: skip
+def check_resumed(ranks, *cases):
+    [found] = ranks(probe_resumed, 1, process_group=False, cases=cases)
 
+    for one, case in zip(found, cases, strict=True):
+        check_one(*one, *case)
+
+
+def check_one(alone, first, rest, later, count, seed, epoch, before, after, taken):
     order = orders_of(alone)
     case = f"{count} sequences in batches of {before[0]} on {before[1]} ranks"
     raise_mistake(diagnose_batches(first, order[: taken * before[0] * before[1]], before[0], case))
@@ -195,7 +201,7 @@ def test_it_resumes_after_any_batch(ranks, rng):
     """After any batch, the rest of the epoch follows, without repetition; then whole epochs."""
     epoch = int(rng.integers(0, 5))
 
-    check_resumed(ranks, 30, 3, epoch, (2, 3), (2, 3), int(rng.integers(1, 4)))
+    check_resumed(ranks, (30, 3, epoch, (2, 3), (2, 3), int(rng.integers(1, 4))))
 
 
 @exercise("phase3/TokenLoader", points=1.25)
@@ -203,10 +209,14 @@ def test_it_resumes_on_other_ranks_and_batch_sizes(ranks, rng):
     """The rest of the epoch is shared by other numbers of ranks, in batches of another size."""
     count, seed = int(rng.integers(40, 60)), int(rng.integers(100))
 
-    for before, after in (((2, 2), (1, 3)), ((2, 3), (3, 2)), ((1, 4), (2, 1))):
-        check_resumed(ranks, count, seed, int(rng.integers(0, 4)), before, after, 3)
+    cases = [
+        (count, seed, int(rng.integers(0, 4)), before, after, 3)
+        for before, after in (((2, 2), (1, 3)), ((2, 3), (3, 2)), ((1, 4), (2, 1)))
+    ]
     # 12 have been used. Batches of 5 fit into all, but not into the rest.
-    check_resumed(ranks, 5 * int(rng.integers(8, 12)), seed, 1, (2, 2), (5, 1), 3)
+    cases.append((5 * int(rng.integers(8, 12)), seed, 1, (2, 2), (5, 1), 3))
+
+    check_resumed(ranks, *cases)
 
 
 def probe_states(data_loader, count):
