@@ -21,7 +21,6 @@ from gradsync.grading.grade import grade
 from gradsync.grading.store import draw_seed
 from gradsync.records import Report
 from gradsync.reports import progress, summary, terminal
-from gradsync.review.explaining import explained
 from gradsync.submission import read_submission
 from gradsync.text import listed
 
@@ -192,6 +191,8 @@ def _explained(report: Report, root: Path) -> Report:
     """Add the findings of `gradsync review` to tests that do not pass."""
     if all(verdict.status == "passed" for verdict in report.verdicts):
         return report
+    from gradsync.review.explaining import explained  # its rules take long to import
+
     return explained(report, root)
 
 

@@ -62,6 +62,13 @@ class Collector:
         if self._budget is not None:
             config.stash[BUDGET] = self._budget
 
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Skip files without a test of the wanted exercises: importing them takes time."""
+        if not self.exercises or not collection_path.is_file():
+            return None
+        text = collection_path.read_text(encoding="utf-8", errors="replace")
+        return None if any(exercise in text for exercise in self.exercises) else True
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if self._is_wanted(item)]
         if self.exercises:

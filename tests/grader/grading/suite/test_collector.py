@@ -68,6 +68,20 @@ def test_only_tests_of_the_requested_exercises_run(pytester, exercises, picked):
     assert [verdict.id.split("::")[1] for verdict in collector.verdicts] == picked
 
 
+def test_files_without_a_test_of_the_requested_exercises_are_not_imported(pytester):
+    wanted = """
+        from gradsync.testing import exercise
+
+        @exercise("phase1/train", points=1)
+        def test_one(): pass
+        """
+    pytester.makepyfile(test_wanted=wanted, test_other="raise RuntimeError('imported')")
+
+    pytester.runpytest_inprocess(*PLUGIN, plugins=[Collector(["phase1/train"])]).assert_outcomes(
+        passed=1
+    )
+
+
 def test_a_suite_that_can_not_be_imported_is_not_an_interruption(pytester):
     pytester.makepyfile("import nothing_like_that")
     collector = Collector()
