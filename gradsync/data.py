@@ -83,29 +83,33 @@ class Digits:
     is_mnist: bool
 
 
-def digits(root: Path | str | None = None, *, download: bool = True) -> Digits:
+def digits(
+    root: Path | str | None = None, *, download: bool = True, first: int | None = None
+) -> Digits:
     """Return MNIST, or else scikit-learn's digits, with a message on stderr.
 
     Args:
         root: the folder with `MNIST/raw`; by default `$GRADSYNC_DATA` or a usual one.
         download: whether to download MNIST into the cache if it is in none of these.
+        first: the largest number of training samples to load; by default all.
 
     Raises:
         DataError: MNIST is not in `root` or `$GRADSYNC_DATA`, or one of its files is damaged.
     """
     folder = mnist_root(root)
     if folder is not None:
-        return _mnist(folder)
+        return _mnist(folder, first)
     obstacle = download_mnist(cache_folder()) if download else "download=False"
-    return _mnist(cache_folder()) if obstacle is None else _builtin_digits(obstacle)
+    return _mnist(cache_folder(), first) if obstacle is None else _builtin_digits(obstacle, first)
 
 
-def _mnist(root: Path) -> Digits:
+def _mnist(root: Path, first: int | None) -> Digits:
     try:
-        train, test = read_mnist(root)
+        (images, labels), test = read_mnist(root)
     except DataError as problem:
         raise DataError(f"{problem}. {advice(root)}.") from None
-    return Digits(_normalised(train), _normalised(test), f"MNIST from {root}", is_mnist=True)
+    train = _normalised((images[:first], labels[:first]))
+    return Digits(train, _normalised(test), f"MNIST from {root}", is_mnist=True)
 
 
 def _normalised(arrays: Arrays) -> InMemoryDigits:
@@ -115,7 +119,7 @@ def _normalised(arrays: Arrays) -> InMemoryDigits:
     return InMemoryDigits(pixels.sub_(MEAN).div_(STD), labels.to(torch.int64))
 
 
-def _builtin_digits(obstacle: str) -> Digits:
+def _builtin_digits(obstacle: str, first: int | None) -> Digits:
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -134,7 +138,8 @@ def _builtin_digits(obstacle: str) -> Digits:
         range(len(labels)), test_size=0.2, stratify=bunch.target, random_state=0
     )
     pixels = (pixels - pixels[train].mean()) / pixels[train].std()
-    held_in, held_out = (InMemoryDigits(pixels[part], labels[part]) for part in (train, test))
+    parts = train[:first], test
+    held_in, held_out = (InMemoryDigits(pixels[part], labels[part]) for part in parts)
     return Digits(held_in, held_out, source, is_mnist=False)
 
 

@@ -54,9 +54,10 @@ def pipeline():
 def test_the_given_folder_has_priority(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("GRADSYNC_DATA", str(write(tmp_path / "variable", mnist_files(train=30))))
 
-    found = digits(write(tmp_path / "given", mnist_files(train=50)))
+    given = write(tmp_path / "given", mnist_files(train=50))
 
-    assert len(found.train) == 50
+    assert len(digits(given).train) == 50
+    assert len(digits(given, first=7).train) == 7
 
 
 def test_the_variable_has_priority_over_the_cache(cache, tmp_path, monkeypatch):
@@ -89,7 +90,10 @@ def test_a_download_goes_into_the_cache(cache, monkeypatch):
 
 
 def test_without_a_network_the_builtin_digits_are_used(cache, no_network):
-    assert not digits().is_mnist
+    found = digits(first=7)
+
+    assert not found.is_mnist
+    assert len(found.train) == 7
 
 
 def test_the_builtin_digits_are_announced_in_one_line(cache, no_network, capsys):

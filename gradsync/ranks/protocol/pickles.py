@@ -13,13 +13,14 @@ import pickle
 import sys
 import threading
 from collections import ChainMap, UserDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import cloudpickle
+from cloudpickle import cloudpickle as internals
 
 from gradsync.ranks.protocol.user_files import is_users
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from torch.storage import TypedStorage
 
 PYTEST_LOADER = "AssertionRewritingHook"  # of test modules and conftest.py
+SEARCH = "_find_imported_submodules"  # in cloudpickle: tries all modules, for each function
 _at_work = threading.Lock()  # cloudpickle has one registry for all threads
+_libraries: dict[str, ModuleType] = {}  # modules that are never sent
 
 
 UNPICKLABLE = (TypeError, ValueError, AttributeError, pickle.PicklingError)
@@ -201,23 +204,42 @@ def _sent_modules(function: Any) -> list[ModuleType]:
     home = getattr(function, "__module__", None)
     found = []
     for name, module in list(sys.modules.items()):
+        if _libraries.get(name) is module:  # thousands
+            continue
         known = getattr(module, "__dict__", {})  # other attributes of a lazy module may import it
+        if not is_users(known.get("__file__") or "<frozen>", ()):
+            _libraries[name] = module
+            continue
         by_value = name == home or type(known.get("__loader__")).__name__ == PYTEST_LOADER
-        by_value = by_value and name != "__main__" and known.get("__name__") == name
-        if by_value and is_users(known.get("__file__") or "<frozen>", ()):
+        if by_value and name != "__main__" and known.get("__name__") == name:
             found.append(module)
+    return found
+
+
+def _named_submodules(code: CodeType, dependencies: Iterable[Any]) -> list[ModuleType]:
+    """Return the imported submodules that a function names: functional of `nn.functional.relu`."""
+    modules = [each for each in dependencies if isinstance(each, ModuleType)]
+    parents = [each.__name__ for each in modules if getattr(each, "__package__", None)]
+    found = []
+    for parent in parents:  # grows
+        inner = {f"{parent}.{name}" for name in code.co_names} & sys.modules.keys()
+        found += [sys.modules[name] for name in inner]
+        parents += inner
     return found
 
 
 @contextmanager
 def _by_value(modules: Collection[ModuleType]) -> Iterator[None]:
-    """Pickle the functions and classes of these modules by value."""
+    """Pickle the functions and classes of these modules by value, and search submodules quickly."""
     known = cloudpickle.list_registry_pickle_by_value()
     added = [module for module in modules if module.__name__ not in known]
     for module in added:
         cloudpickle.register_pickle_by_value(module)
+    search = getattr(internals, SEARCH)
+    setattr(internals, SEARCH, _named_submodules)
     try:
         yield
     finally:
+        setattr(internals, SEARCH, search)
         for module in added:
             cloudpickle.unregister_pickle_by_value(module)

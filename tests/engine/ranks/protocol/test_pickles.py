@@ -6,11 +6,14 @@ import threading
 from types import CodeType
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
+from cloudpickle import cloudpickle as internals
 from torch import nn
 
-from gradsync.ranks.protocol.pickles import pack
+from gradsync.ranks.protocol.pickles import _named_submodules, pack
 
 DTYPES = [torch.float64, torch.bfloat16, torch.int8, torch.bool, torch.complex64]
 
@@ -97,6 +100,26 @@ def test_nothing_stays_registered_even_after_an_error():
         pack(probe, {"lock": threading.Lock()})
 
     assert __name__ not in cloudpickle.list_registry_pickle_by_value()
+    assert internals._find_imported_submodules is not _named_submodules
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.nn.functional.relu(np.linalg.norm(1)),
+        lambda: dist.all_reduce(torch.utils.data.distributed),
+        lambda: dist.missing.utils,
+    ],
+)
+def test_the_same_submodules_are_found_as_by_cloudpickle(function):
+    used = [torch, np, dist, torch.nn, pytest, 3, "x"]
+
+    ours, theirs = (
+        search(function.__code__, used)
+        for search in (_named_submodules, internals._find_imported_submodules)
+    )
+
+    assert {each.__name__ for each in ours} == {each.__name__ for each in theirs}
 
 
 def test_a_function_keeps_the_name_of_its_file(monkeypatch):
