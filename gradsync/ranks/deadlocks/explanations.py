@@ -27,6 +27,7 @@ ADVICE = "Every rank must make this call. Look for a branch or an early return b
 LOOP_ADVICE = (
     "Every rank must make this call equally often. Look for an iteration that a rank skips."
 )
+FOUNDERS = "All ranks must call new_group, including those that are not in the group."
 UNTIL = f"{ENDS_GROUPS} returns only when all collectives that the rank has started are complete."
 # The kind of difference between the calls -> the code, what happened, and what was expected.
 MISMATCHES = {
@@ -119,13 +120,14 @@ def deadlock(detector: DeadlockDetector, stuck: Stuck) -> Failure:
         parts = _waiting(beside.values(), call_text(first))
     if ending:
         parts += [*_waiting(ending, ENDS_GROUPS), UNTIL]
-    parts += [text for call in elsewhere.values() for text in waits_texts([call])]
+    parts += waits_texts(elsewhere.values())
     if over - detector.idle and not _is_message(first) and not first.collective.by_test:
         parts += _forgotten_group(detector, stuck) or _advice(detector, first, over)
     parts[:0] = _after_exceptions(call for calls in stuck.values() for call in calls)
     parts += _different_tags(call for calls in stuck.values() for call in calls)
     if not over:
         parts += _different_groups(stuck)
+        parts += [FOUNDERS] * (first.collective.op == "new_group")
         parts.append(verb(stuck, "It cannot continue.", "None of these ranks can continue."))
     code = "deadlock-rank-missing" if over else "deadlock-order-differs"
     if first.collective.op == "init_process_group":
@@ -242,7 +244,7 @@ def _advice(detector: DeadlockDetector, call: Call, returned: set[int]) -> list[
         return []
     here = call.collective
     if here.op == "new_group":
-        return ["All ranks must call it, including those that are not in the group."]
+        return [FOUNDERS]
     counts: dict[int, list[int]] = {}
     for rank in sorted(call.expected):
         counts.setdefault(detector.calls_at(rank, here), []).append(rank)
