@@ -61,6 +61,8 @@ class DeadlockDetector:
         self._posted: Counter[int] = Counter()  # rank that posted -> number of these
         self._from_anyone: set[tuple[str, int, int]] = set()  # group, receiver, tag
         self._conflicts: list[Operation] = []
+        # Ranks that may start no more calls: permissions do not say to which thread they belong.
+        self._refused: set[int] = set()
         self._threads: dict[tuple[int, str], set[int]] = defaultdict(set)  # rank, group -> threads
         self._lines: Counter[tuple[object, ...]] = Counter()  # rank, operation, line -> calls
         self.subgroups: dict[tuple[int, ...], None] = {}  # as passed to new_group
@@ -73,15 +75,7 @@ class DeadlockDetector:
         self._others[rank] = event.others
         waiting = self._waiting[rank]
         if event.collective is not None:
-            call = self._enter(rank, event.collective)
-            self._count(event, event.collective)
-            self._calls[rank, event.call] = call
-            self._open[rank] += 1
-            if call.operation.conflict is not None:
-                waiting[event.thread] = call  # it blocks or fails
-                if call.operation not in self._conflicts:
-                    self._conflicts.append(call.operation)
-            return call.operation.conflict is None
+            return self._begin(event, event.collective)
         entered = self._calls.get((rank, event.call))
         if entered is None:
             return True
@@ -100,6 +94,20 @@ class DeadlockDetector:
             for thread in [thread for thread, call in waiting.items() if call is entered]:
                 del waiting[thread]
         return True
+
+    def _begin(self, event: Event, collective: Collective) -> bool:
+        rank = event.rank
+        call = self._enter(rank, collective)
+        self._count(event, collective)
+        self._calls[rank, event.call] = call
+        self._open[rank] += 1
+        if call.operation.conflict is not None:
+            self._refused.add(rank)
+            if call.operation not in self._conflicts:
+                self._conflicts.append(call.operation)
+        if rank in self._refused:
+            self._waiting[rank][event.thread] = call  # it blocks or fails
+        return rank not in self._refused
 
     def calls_at(self, rank: int, collective: Collective) -> int:
         """Return how often a rank has called this operation at this line."""
@@ -127,6 +135,7 @@ class DeadlockDetector:
     def renumber(self) -> None:
         """Count collectives from 1 again for a new cell; incomplete ones are of earlier cells."""
         self._numbers.clear()
+        self._refused.clear()
         for call in self._calls.values():
             call.number = 0
         anyone = [call for call in self._calls.values() if call.from_anyone]

@@ -29,6 +29,7 @@ from gradsync.ranks.inside.watch.tensors import (
     versioned,
     with_own_versions,
 )
+from gradsync.records import Collective
 
 # ProcessGroup's method -> (the name in torch.distributed, the position of the input tensors)
 COLLECTIVES: dict[str, tuple[str, int | None]] = {
@@ -188,14 +189,9 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
             details["receives"], details["sends"] = gathered(*args[:2])
         described = watch.describe(op, group.group_name, tensors, members=members, **details)
         waits = op in BLOCKS or any(getattr(o, "asyncOp", None) is False for o in args)
-        call = watch.recorder.enter(described, waits=waits)
         if not waits:
             args = (*args[:at], *with_own_versions(tensors), *args[at + 1 :])
-        try:
-            plain = start(*args, **kwargs)
-        except BaseException:
-            watch.recorder.leave(call, at_once=True)
-            raise
+        call, plain = _start(watch, described, lambda: start(*args, **kwargs), waits=waits)
         if plain is None:
             watch.recorder.leave(call)
             return None
@@ -210,6 +206,24 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
         return work
 
     return collective
+
+
+def _start(
+    watch: Watch, collective: Collective, start: Callable[[], Any], *, waits: bool
+) -> tuple[int, Any]:
+    """Report a collective and start it; return its number on this rank, and its work."""
+    call = watch.recorder.enter(collective, waits=waits)
+    blocks = collective.op in BLOCKS
+    if blocks:
+        watch.recorder.started(collective.group)
+    try:
+        return call, start()
+    except BaseException:
+        watch.recorder.leave(call, at_once=True)
+        raise
+    finally:
+        if not blocks:
+            watch.recorder.started(collective.group)
 
 
 def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from gradsync.ranks.inside.watch.disturbances import Disturbances
@@ -40,14 +41,20 @@ class Recorder:
         self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
         self._lock = threading.RLock()  # a destructor may end a thread while this one reports
+        self._starting: dict[str, deque[int]] = {}  # group -> calls that have not started yet
+        self._next = threading.Condition(self._lock)
+        self._replies = threading.Lock()  # only one thread at a time reads from the channel
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
         """Report the collective, block until it may start, and return its number on this rank.
 
-        With `waits`, the thread blocks until the collective is complete.
+        With `waits`, the thread blocks until the collective is complete. The next collective of the
+        group may start after `started` is called: if several threads use a group, the order of
+        their calls is the order of the reports.
         """
         if self.disturbances is not None:
             self.disturbances.before(collective)
+        kind = _kind(collective)
         with self._lock:
             call = self._calls
             self._calls += 1
@@ -57,16 +64,28 @@ class Recorder:
             self._add("enter", call, collective)
             if waits:
                 self._wait(call)
-            kind = _kind(collective)
-            self._flush(asks=kind not in self._known)
-            if kind not in self._known:
+            asks = kind not in self._known
+            starting = self._starting.setdefault(collective.group, deque())
+            starting.append(call)
+            self._flush(asks=asks)
+        if asks:
+            with self._replies:
                 self.await_go()
-                self._known.add(kind)
+            self._known.add(kind)
+        if starting[0] != call:
+            with self._next:
+                self._next.wait_for(lambda: starting[0] == call)
         return call
+
+    def started(self, group: str) -> None:
+        """Let the next collective of this group start."""
+        with self._next:
+            self._starting[group].popleft()
+            self._next.notify_all()
 
     def hold(self, at: str) -> list[int]:
         """Block until it is this rank's turn; return its calls that all ranks have started."""
-        with self._lock:
+        with self._replies:
             self.send(wire.pack("held", {"at": at}))
             frame = wire.receive(self._channel)
             if frame is None:  # the trusted side has ended

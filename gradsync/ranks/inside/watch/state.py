@@ -136,6 +136,7 @@ class Watch:
     def blocking(self, collective: Collective) -> Iterator[None]:
         """Report a collective that blocks until it is complete."""
         call = self.recorder.enter(collective, waits=True)
+        self.recorder.started(collective.group)
         try:
             yield
         finally:

@@ -166,6 +166,23 @@ def test_a_child_process_reports_nothing_in_the_name_of_its_rank():
     assert set(exits.values()) == {1}
 
 
+def test_two_threads_that_use_one_group_in_different_orders_are_told_to_use_two():
+    def function(rank):
+        thread = threading.Thread(target=dist.broadcast, args=(torch.ones(3), 0))
+        if rank == 0:
+            thread.start()
+            time.sleep(LATE)
+        dist.all_reduce(torch.ones(4))
+        if rank == 1:
+            thread.start()
+        thread.join()
+
+    with pytest.raises(RankFailure, match="give each thread a group of its own") as caught:
+        run_ranks(function, 2, timeout=60)
+
+    assert caught.value.observation.failure.status == "deadlock"
+
+
 def keep_an_idle_pool():
     pool = ThreadPoolExecutor(2)
     pool.submit(int).result()
@@ -191,7 +208,13 @@ def end_soon():
 
 
 @pytest.mark.parametrize(
-    "start", [keep_an_idle_pool, listen_to_a_queue, wait_for_an_event, end_soon]
+    "start",
+    [
+        keep_an_idle_pool,
+        listen_to_a_queue,
+        wait_for_an_event,
+        end_soon,
+    ],
 )
 def test_a_thread_that_can_not_act_hides_no_deadlock(start):
     def function(rank):
