@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from gradsync import run_ranks
+from gradsync import RankFailure, run_ranks
 
 
 @pytest.mark.parametrize("world_size", [0, -1, 257, 1.5, True, "2"])
@@ -33,6 +34,15 @@ def test_a_rank_to_debug_must_be_one_of_the_run(rank, monkeypatch):
 def test_an_object_that_is_not_callable_is_refused():
     with pytest.raises(TypeError, match="function must be callable, got 3"):
         run_ranks(3, 1)
+
+
+def test_a_message_to_a_rank_that_does_not_exist_is_refused():
+    def send_before_the_first(rank):
+        if rank == 0:
+            dist.send(torch.ones(1), rank - 1)
+
+    with pytest.raises(RankFailure, match="send: there is no rank -1 in a group of 2"):
+        run_ranks(send_before_the_first, 2)
 
 
 def test_an_input_may_not_be_called_rank():

@@ -231,6 +231,8 @@ def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[s
     details: dict[str, Any] = {}
     if op in ("send", "recv"):
         if len(args) == 3:
+            if not 0 <= args[1] < len(members):  # gloo would wait for it for ever
+                raise ValueError(f"{op}: there is no rank {args[1]} in a group of {len(members)}")
             details["peer"] = members[args[1]]
         details["tag"] = args[-1]
         return details
