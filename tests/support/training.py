@@ -25,10 +25,12 @@ from gradsync.model import SmallCNN
 from gradsync.records import Diagnosis
 from gradsync.text import counted, full_stop
 from support import sharded_training
-from support.probes.closing import BATCH_SIZE, EPOCHS, SHARE, observed, weights_of
+from support.probes.closing import BATCH_SIZE, EPOCHS, SHARE, observed
 from support.probes.ready_made import ForbiddenShortcut
 from support.probes.returned import WrongReturn
-from support.rules.closing import Headings, closing_mistake, different_weights
+from support.probes.training import weights_of
+from support.rules.closing import closing_mistake, different_weights
+from support.rules.one_process import PHASE1, PHASE2, Headings
 
 # Each rank draws other weights, so that a model that is not broadcast can't look right.
 OTHER_WEIGHTS = 1_000_003  # times the rank, added to the seed
@@ -169,28 +171,14 @@ RECIPES = {
         start=_start_phase1,
         end=lambda trainer: trainer.cleanup_distributed(),
         sampler="PaddedDistributedSampler",
-        headings=Headings(
-            training="Training",
-            shares="Data loaders",
-            epochs="Epochs and evaluation",
-            start="Model synchronisation",
-            mean="Gradient aggregation",
-            evaluation="Epochs and evaluation",
-        ),
+        headings=PHASE1,
         resumes=False,
     ),
     "phase2": Recipe(
         start=_start_phase2,
         end=lambda _trainer: dist.destroy_process_group(),
         sampler="ResumableDistributedSampler",
-        headings=Headings(
-            training="Resuming",
-            shares="Resumable shares",
-            epochs="Resumable shares",
-            start="Resuming",
-            mean="Buckets and overlap",
-            evaluation="Evaluation without padding",
-        ),
+        headings=PHASE2,
         resumes=True,
     ),
 }

@@ -1,39 +1,25 @@
 """Mistakes in a training run, recognised by its samples, weights, history and output."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gradsync.records import Observation
-from gradsync.testing.rules import first_diagnosis
-from gradsync.testing.values import close
-from support.probes.training import (
-    LEARNING_RATE,
-    Classifier,
-    draw_samples,
-    one_process,
-    spied_training,
-    steps_of,
-)
-from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
+from support.probes.training import LEARNING_RATE, Case, Classifier, draw_samples, spied_training
+from support.rules.histories import kept_from_earlier_calls, other_rows
+from support.rules.one_process import PHASE1, other_history, other_training
 from support.rules.training import (
     batches_divided,
-    later_steps_differ,
     models_differ,
     other_counts,
     trained_a_copy,
     trained_in_evaluation_mode,
-    training_mistakes,
-    with_its_momentum,
 )
 
 GUIDE = "Training"
 RNG = np.random.default_rng(7)
 DATA = draw_samples(RNG, 8), draw_samples(RNG, 6)
-WHOLE = [range(8)]  # one step in the epoch
+ONE = Case(DATA, [0], epochs=3, batch_size=5)  # one rank, with batches of 5 and 3 samples
 
 
 def all_of(dataset):
@@ -41,66 +27,96 @@ def all_of(dataset):
     return [torch.stack(part) for part in zip(*samples, strict=True)]
 
 
-def train(info, model, train_set, val_set, *, lr, epochs=1, momentum=0.0):
-    """Train in one process: one step in each epoch, on all samples in order."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+def train(info, model, train_set, val_set, *, lr, epochs=1, **settings):
+    """Train in one process: steps of 5 samples and 3 in each epoch, in the samples' order."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
     inputs, targets = all_of(train_set)
     val_inputs, val_targets = all_of(val_set)
     history = []
     for epoch in range(epochs):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        outputs = model(val_inputs)
-        val_loss = nn.functional.cross_entropy(outputs, val_targets)
-        accuracy = (outputs.argmax(1) == val_targets).double().mean()
-        numbers = {"train_loss": loss, "val_loss": val_loss, "val_accuracy": accuracy}
-        history.append({"epoch": epoch, **{n: value.item() for n, value in numbers.items()}})
+        total = 0.0
+        for batch in torch.arange(8).split(5):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(inputs[batch]), targets[batch])
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(batch)
+        with torch.no_grad():
+            outputs = model(val_inputs)
+        val_loss = nn.functional.cross_entropy(outputs, val_targets).item()
+        accuracy = (outputs.argmax(1) == val_targets).double().mean().item()
+        numbers = {"train_loss": total / 8, "val_loss": val_loss, "val_accuracy": accuracy}
+        history.append({"epoch": epoch, **numbers})
         print(f"epoch {epoch}")
     return history
 
 
-def seen_of(**options):
-    return [spied_training(train, None, Classifier(0), DATA, **options) for _ in range(2)]
+def seen_of(ranks=1, **options):
+    options = {"epochs": 3, **options}
+    return [spied_training(train, None, Classifier(0), DATA, **options) for _ in range(ranks)]
 
 
 def numbers_of(seen):
-    """Return the diagnosis of the numbers of these epochs."""
-    right = one_process(DATA, [WHOLE] * len(seen[0]["history"]), 0)
-    headings = {"guide": GUIDE, "evaluation": "Val"}
-    return other_numbers(seen, *right[1:], **headings)
+    """Return the diagnosis of the history of a run."""
+    return other_history(seen, ONE, PHASE1)
 
 
-def test_training_as_in_one_process_is_correct():
-    thrice = seen_of(epochs=3)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"momentum": 0.123},
+        {"momentum": 0.9},
+        {"momentum": 0.5, "nesterov": True},
+        {"momentum": 0.99},
+        {"momentum": 0.7, "dampening": 0.45},
+    ],
+    ids=str,
+)
+def test_any_sgd_is_right(settings):
+    seen = seen_of(**settings)
 
-    right = one_process(DATA, [WHOLE] * 3, 0)
+    assert other_training(seen, ONE, PHASE1) is None
+    assert other_rows(seen, GUIDE) is None
+    assert numbers_of(seen) is None
+    assert seen[0]["trained"] == 3 * list(range(8))
 
-    assert models_differ(thrice, GUIDE) is None
-    assert other_rows(thrice, GUIDE) is None
-    assert numbers_of(thrice) is None
-    assert later_steps_differ(thrice, right.weights, right.history, GUIDE) is None
-    assert close(thrice[0]["weights"], right.weights)
-    assert thrice[0]["trained"] == 3 * list(range(8))
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"weight_decay": 0.1}, "as weight decay does"),
+        ({"momentum": 0.9, "weight_decay": 0.1}, "as weight decay does"),
+        ({"lr": LEARNING_RATE / 500}, "0.002 times the step of one process"),
+    ],
+    ids=str,
+)
+def test_other_steps_are_reported(settings, text):
+    def train_so(*args, **options):
+        return train(*args, **{**options, **settings})
+
+    seen = [spied_training(train_so, None, Classifier(0), DATA, epochs=3)]
+
+    assert text in other_training(seen, ONE, PHASE1).explanation
 
 
 def test_numbers_from_before_the_training_are_recognised():
-    once = seen_of()
-    once[0]["history"][0]["val_loss"] = one_process(DATA, [], 0).loss_before
+    seen, loss = seen_of(), nn.CrossEntropyLoss()
+    inputs, targets = map(torch.from_numpy, DATA[1])
+    seen[0]["history"][0]["val_loss"] = loss(Classifier(0)(inputs), targets).item()
 
-    found = numbers_of(once)
+    found = numbers_of(seen)
 
-    assert (found.code, found.guide) == ("differs-from-single-process", "Val")
+    assert (found.code, found.guide) == ("differs-from-single-process", "Epochs and evaluation")
     assert "but it is the loss before the training" in found.explanation
 
 
 def test_numbers_repeated_from_the_previous_epoch_are_recognised():
-    thrice = seen_of(epochs=3)
-    for value in thrice:
-        value["history"][2]["train_loss"] = value["history"][1]["train_loss"]
+    seen = seen_of()
+    rows = seen[0]["history"]
+    rows[2]["train_loss"] = rows[1]["train_loss"]
 
-    found = numbers_of(thrice)
+    found = numbers_of(seen)
 
     assert (found.code, found.guide) == ("differs-from-single-process", GUIDE)
     assert "`train_loss` of epoch 2" in found.explanation
@@ -116,22 +132,19 @@ def test_numbers_repeated_from_the_previous_epoch_are_recognised():
     ],
 )
 def test_a_loss_of_only_some_steps_is_recognised(weights, code, what):
-    right = one_process(DATA, [[[0, 1, 2, 3, 4], [5, 6, 7]]], 0)
-    loss = float(np.dot(weights, right.losses[0]))
-    seen = [{"history": [{**right.history[0], "train_loss": loss}]}]
+    seen = seen_of()
+    inputs, targets = map(torch.from_numpy, DATA[0])
+    losses = []
+    for indices, before in seen[0]["steps"][:2]:
+        model = Classifier(0)
+        model.load_state_dict(before)
+        losses.append(nn.functional.cross_entropy(model(inputs[indices]), targets[indices]).item())
+    seen[0]["history"][0]["train_loss"] = float(np.dot(weights, losses))
 
-    found = other_numbers(seen, *right[1:], guide=GUIDE, evaluation="Val")
+    found = numbers_of(seen)
 
     assert found.code == code
     assert f", but it is {what}." in found.explanation
-
-
-def test_the_steps_of_all_ranks_are_grouped_by_epoch():
-    trained = [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
-
-    steps = steps_of(trained, share=3, batch_size=2)
-
-    assert steps == [[[0, 1, 6, 7], [2, 8]], [[3, 4, 9, 10], [5, 11]]]
 
 
 def test_a_rank_that_trains_on_too_many_samples_is_named():
@@ -139,13 +152,6 @@ def test_a_rank_that_trains_on_too_many_samples_is_named():
 
     assert other_counts(seen, 2, GUIDE).ranks == (1,)
     assert other_counts(seen[:1], 2, GUIDE) is None
-
-
-def test_a_rank_whose_numbers_differ_is_named():
-    once = seen_of()
-    once[1]["history"][0]["val_loss"] += 0.1
-
-    assert numbers_of(once).ranks == (1,)
 
 
 @pytest.mark.parametrize(
@@ -181,24 +187,21 @@ def test_a_divided_batch_size_is_reported(sizes, asked, code):
     assert (found and found.code) == code
 
 
-def test_a_wrong_step_after_the_first_epoch_is_reported():
-    right = one_process(DATA, [WHOLE] * 3, 0)
+def test_a_wrong_step_after_the_first_is_reported():
+    def train_later_with_decay(*args, **options):
+        history = train(*args, **{**options, "epochs": 1})
+        return [*history, *train(*args, **{**options, "epochs": 2, "weight_decay": 0.1})]
 
-    found = later_steps_differ(seen_of(epochs=3, momentum=0.9), right.weights, right.history, GUIDE)
+    seen = [spied_training(train_later_with_decay, None, Classifier(0), DATA, epochs=3)]
+
+    found = other_training(seen, ONE, PHASE1)
 
     assert found.code == "differs-from-single-process"
-    assert "After epoch 0 the model equals the model of one process" in found.explanation
-
-
-def test_a_wrong_first_step_is_left_to_other_rules():
-    right = one_process(DATA, [WHOLE] * 3, 0)
-    elsewhere = [spied_training(train, None, Classifier(1), DATA, epochs=3)]
-
-    assert later_steps_differ(elsewhere, right.weights, right.history, GUIDE) is None
+    assert found.explanation.startswith("Until step 2, training equals that of one process")
 
 
 def test_ranks_that_differ_only_in_their_buffers_are_reported():
-    seen = seen_of()
+    seen = seen_of(2)
     seen[1]["weights"]["shift"] += 1.0
 
     found = models_differ(seen, GUIDE)
@@ -208,59 +211,10 @@ def test_ranks_that_differ_only_in_their_buffers_are_reported():
 
 
 def test_epochs_that_do_not_count_from_0_are_reported():
-    thrice = seen_of(epochs=3)
+    thrice = seen_of(2)
     thrice[1]["history"][0]["epoch"] = 1
 
     assert other_rows(thrice, GUIDE).code == "wrong-signature"
-
-
-@pytest.mark.parametrize(
-    ("rank", "scale", "code"),
-    [
-        (0, 2.0, "sum-not-mean"),
-        (0, 0.0, "does-not-learn"),
-        (1, 1.0, "wrong-source"),
-        (0, 0.5, "differs-from-single-process"),
-    ],
-)
-def test_each_mistake_in_the_weights_has_its_code(rank, scale, code):
-    def weights_after(rank, scale):
-        return one_process(DATA, [WHOLE], rank, lr=scale * LEARNING_RATE).weights
-
-    ended = weights_after(rank, scale)
-    seen = Observation(2, (ended, ended), events=(), output=("", ""), seconds=0.0)
-    headings = {"guide": GUIDE, "mean": "Mean", "start": "Start"}
-    rules = training_mistakes(weights_after, case="2 ranks", world_size=2, **headings)
-
-    assert first_diagnosis(seen, [weights_after(0, 1.0)] * 2, rules).code == code
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{}, {"momentum": 0.9}, {"momentum": 0.5, "nesterov": True}, {"momentum": 0.99}],
-    ids=str,
-)
-def test_a_constant_momentum_is_accepted(settings):
-    train = partial(one_process, DATA, [WHOLE] * 3, 0)
-    ended = train(**settings)
-
-    right = with_its_momentum([{"weights": ended.weights}], train)
-
-    assert close(right.weights, ended.weights)
-    assert right.history == ended.history
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"weight_decay": 0.1}, {"momentum": 0.9, "weight_decay": 0.1}, {"lr": 0.1}],
-    ids=str,
-)
-def test_other_weights_are_compared_with_plain_sgd(settings):
-    train = partial(one_process, DATA, [WHOLE] * 3, 0)
-
-    right = with_its_momentum([{"weights": train(**settings).weights}], train)
-
-    assert close(right.weights, train().weights)
 
 
 def test_train_gets_the_learning_rate():
@@ -271,7 +225,7 @@ def test_train_gets_the_learning_rate():
 
 
 def test_a_missing_history_is_reported():
-    thrice = seen_of(epochs=3)
+    thrice = seen_of(2)
     thrice[1]["history"] = []
 
     found = other_rows(thrice, GUIDE)
@@ -299,7 +253,7 @@ def test_more_keys_in_an_entry_are_right():
 
 
 def test_a_missing_key_of_an_entry_is_reported():
-    thrice = seen_of(epochs=3)
+    thrice = seen_of(2)
     del thrice[0]["history"][1]["val_loss"]
 
     found = other_rows(thrice, GUIDE)
@@ -314,4 +268,4 @@ def test_training_a_copy_is_reported():
 
     assert trained_a_copy(seen, [before] * 2, GUIDE).code == "does-not-learn"
     assert trained_a_copy([{"weights": before, "trained": []}] * 2, [before] * 2, GUIDE) is None
-    assert trained_a_copy(seen_of(), [before] * 2, GUIDE) is None
+    assert trained_a_copy(seen_of(2), [before] * 2, GUIDE) is None

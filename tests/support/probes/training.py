@@ -1,11 +1,12 @@
-"""A recorded training run on ranks, and the training of one process on the same samples."""
+"""A recorded training run on ranks: its samples, the weights before each step, and its history."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from support.probes.returned import WrongReturn, described, items_of, numbers_of
 from support.probes.seeding import seed_weights
 
 Samples = tuple[NDArray[Any], NDArray[Any]]  # inputs (sample, ...) and targets (sample,)
-Steps = Sequence[Sequence[int]]  # in an epoch: the indices of each step's samples
+Weights = dict[str, Tensor]  # and buffers
 LEARNING_RATE = 0.5
 KNOWN_EPOCHS = 10  # the orders of a sampler are computed for these
 ENTRY = ("epoch", "train_loss", "val_loss", "val_accuracy")  # the keys of a history's entry
@@ -28,7 +29,7 @@ TIME_TO_END = 60.0  # seconds; `train` must end with an error in this time if a 
 
 
 class Classifier(nn.Module):
-    """A model of float64 with a buffer; records its training samples, and its batch sizes."""
+    """A model of float64 with a buffer; records its calls that train it, and its batch sizes."""
 
     shift: Tensor
 
@@ -38,15 +39,49 @@ class Classifier(nn.Module):
         self.layer = nn.Linear(4, 3).double()
         self.register_buffer("shift", torch.rand(4).double())
         self.sizes: Notes[int] = Notes()
-        self.trained: Notes[float] = Notes()  # the first number of each sample's inputs
+        # Calls that compute gradients: the first number of each sample's inputs, and the weights.
+        self.calls: Notes[tuple[list[float], Weights]] = Notes()
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs: Tensor = self.layer(inputs - self.shift)
         if self.training:
             self.sizes.append(len(inputs))
         if outputs.requires_grad:
-            self.trained += inputs[:, 0].tolist()
+            self.calls.append((inputs[:, 0].tolist(), weights_of(self)))
         return outputs
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """Return copies of the parameters and buffers, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training run on some ranks."""
+
+    data: tuple[Samples, Samples]  # for training, and for validation
+    seeds: Sequence[int]  # by rank, of the weights of its model
+    epochs: int
+    batch_size: int
+
+    @property
+    def ranks(self) -> range:
+        return range(len(self.seeds))
+
+    @property
+    def share(self) -> int:
+        """The training samples of a rank, with the padding."""
+        return -(-len(self.data[0][1]) // len(self.seeds))
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of a rank's batches in an epoch."""
+        return [min(self.batch_size, self.share - k) for k in range(0, self.share, self.batch_size)]
+
+    def before(self, rank: int) -> Weights:
+        """Return the weights with which a rank calls `train`."""
+        return weights_of(Classifier(self.seeds[rank]))
 
 
 def draw_samples(rng: np.random.Generator, count: int) -> Samples:
@@ -65,9 +100,13 @@ def spied_training(
 
     Returns:
         `weights`, with buffers, and the names of the `buffers`; the `history`; `trained`, the
-        training samples in the order in which the model was trained on them; `sizes`, the sizes of
-        their batches; `strange`, on how many validation samples it was trained; `lines`, what was
-        printed to stdout.
+        training samples in the order in which the model was trained on them; `steps`: for each
+        step, the indices of its samples and the weights before it; `sizes`, the sizes of the
+        batches; `strange`, on how many validation samples it was trained; `lines`, what was printed
+        to stdout.
+
+    Raises:
+        WrongReturn: the history is not a list of dicts of numbers.
     """
     train_set, val_set = (TensorDataset(*map(torch.from_numpy, part)) for part in data)
     # torch's warnings go to stderr
@@ -75,15 +114,31 @@ def spied_training(
         history = train(info, model, train_set, val_set, lr=LEARNING_RATE, **options)
     numbers = {first: index for index, first in enumerate(data[0][0][:, 0].tolist())}
     others = set(data[1][0][:, 0].tolist()) - numbers.keys()
+    firsts = [first for own, _ in model.calls for first in own]
     return {
-        "weights": {name: tensor.detach() for name, tensor in model.state_dict().items()},
+        "weights": weights_of(model),
         "buffers": [name for name, _ in model.named_buffers()],
         "history": rows_of(history),
-        "trained": [numbers[first] for first in model.trained if first in numbers],
+        "trained": [numbers[first] for first in firsts if first in numbers],
+        "steps": _steps(model, numbers),
         "sizes": list(model.sizes),
-        "strange": sum(first in others for first in model.trained),
+        "strange": sum(first in others for first in firsts),
         "lines": lines,
     }
+
+
+def _steps(model: Classifier, numbers: dict[float, int]) -> list[tuple[list[int], Weights]]:
+    """Return the steps on training samples; calls with the same weights are one step."""
+    steps: list[tuple[list[int], Weights]] = []
+    for firsts, weights in model.calls:
+        if not set(firsts) <= numbers.keys():
+            continue  # validation samples
+        indices = [numbers[first] for first in firsts]
+        if steps and all(torch.equal(weights[name], old) for name, old in steps[-1][1].items()):
+            steps[-1][0].extend(indices)  # a microbatch of the same step
+        else:
+            steps.append((indices, weights))
+    return steps
 
 
 def orders_of_sampler(
@@ -116,75 +171,3 @@ def rows_of(history: Any) -> list[dict[str, float]]:
             f"train returns {described(history)}. It must return a list with a dict for each epoch."
         )
     return [numbers_of(row, ENTRY, "an entry of the history that train returns") for row in history]
-
-
-class Trained(NamedTuple):
-    """The result of a training run in one process."""
-
-    weights: dict[str, Tensor]  # and buffers
-    history: list[dict[str, Any]]  # its numbers are the means of the values in `samples`
-    losses: list[list[float]]  # for each epoch, the loss of each step
-    loss_before: float  # over the validation samples
-
-
-def one_process(
-    data: tuple[Samples, Samples],
-    epochs: Sequence[Steps],
-    seed: int,
-    *,
-    lr: float = LEARNING_RATE,
-    **settings: Any,
-) -> Trained:
-    """Train the classifier of this seed over these steps, with SGD and these settings."""
-    model, (train, val) = Classifier(seed), data
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
-    val_inputs, val_targets = map(torch.from_numpy, val)
-    history, losses = [], []
-    before = nn.functional.cross_entropy(model(val_inputs), val_targets).item()
-    for epoch, steps in enumerate(epochs):
-        by_step = [_step(model, optimizer, train, indices) for indices in steps]
-        losses.append([float(own.mean()) for own in by_step])
-        with torch.no_grad():
-            outputs = model(val_inputs)
-        samples = {
-            "val_loss": nn.functional.cross_entropy(outputs, val_targets, reduction="none").numpy(),
-            "val_accuracy": (outputs.argmax(1) == val_targets).double().numpy(),
-        }
-        row = {
-            "epoch": epoch,
-            "train_loss": float(np.concatenate(by_step).mean()),
-            **{name: float(values.mean()) for name, values in samples.items()},
-            "samples": {
-                **{name: values.tolist() for name, values in samples.items()},
-                "train_loss": [own.tolist() for own in by_step],
-            },
-        }
-        history.append(row)
-    return Trained(dict(model.state_dict()), history, losses, before)
-
-
-def _step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, samples: Samples, indices: Sequence[int]
-) -> NDArray[Any]:
-    """Take one process's step on these samples; return the loss of each one before the step."""
-    inputs, targets = (torch.from_numpy(part[np.asarray(indices)]) for part in samples)
-    optimizer.zero_grad()
-    losses = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
-    losses.mean().backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    return losses.detach().numpy()
-
-
-def steps_of(trained: Sequence[Sequence[int]], *, share: int, batch_size: int) -> list[Steps]:
-    """Return the steps of all ranks together, by epoch; each rank trained on `share` an epoch."""
-    return [
-        [
-            [
-                index
-                for own in trained
-                for index in own[begin : min(begin + batch_size, start + share)]
-            ]
-            for begin in range(start, start + share, batch_size)
-        ]
-        for start in range(0, len(trained[0]), share)
-    ]

@@ -1,10 +1,8 @@
-"""What the complete training loop promises.
+"""What the complete training loop promises, in both phases.
 
 `data` are the training and the validation samples: inputs (sample, 4), the first number of which
-tells them apart, and targets (sample,), of 3 classes.
+tells them apart, and targets (sample,), of 3 classes. `phase` is PHASE1 or PHASE2.
 """
-
-from functools import partial
 
 from gradsync.testing import (
     assert_on_every_rank,
@@ -14,129 +12,146 @@ from gradsync.testing import (
     each,
     raise_mistake,
 )
-from support.probes.training import (
-    LEARNING_RATE,
-    Classifier,
-    one_process,
-    orders_of_sampler,
-    spied_training,
-    steps_of,
+from gradsync.testing.values import close
+from gradsync.text import listed
+from support.probes import Info
+from support.probes.training import Case, Classifier, orders_of_sampler, spied_training
+from support.rules.accumulation import not_split, uneven_microbatches
+from support.rules.epochs import order_of_another_epoch, other_samples, trained_on_others
+from support.rules.histories import kept_from_earlier_calls, other_rows
+from support.rules.one_process import (
+    PHASE1,
+    PHASE2,
+    other_history,
+    other_sizes,
+    other_training,
 )
-from support.rules.epochs import order_of_another_epoch, other_samples
-from support.rules.histories import kept_from_earlier_calls, other_numbers, other_rows
 from support.rules.printing import other_lines
 from support.rules.training import (
-    batches_divided,
-    later_steps_differ,
     models_differ,
     other_counts,
     trained_a_copy,
-    training_mistakes,
-    with_its_momentum,
+    trained_in_evaluation_mode,
 )
+from support.rules.wrong_results import differs_from_one_process
 
-GUIDE, MODEL = "Training", "Model synchronisation"
+SAMPLERS = {PHASE1: "PaddedDistributedSampler", PHASE2: "ResumableDistributedSampler"}
 
 
-def probe_train(rank, world_size, trainer, data, seeds, **options):
+def probe_train(rank, world_size, trainer, sampler, data, seeds, evaluating=False, **options):
     """Train on `data` from the weights of this rank's seed; report the result.
 
-    The `orders` in the result come from the submission's own sampler.
+    If `evaluating`, the model starts in evaluation mode. The `orders` in the result come from the
+    submission's own sampler.
     """
-    info = trainer.RankInfo(rank, world_size, 0, "127.0.0.1", 29500)  # each on its own machine
-    seen = spied_training(trainer.train, info, Classifier(seeds[rank]), data, **options)
+    info, model = Info(rank, world_size), Classifier(seeds[rank]).train(not evaluating)
+    seen = spied_training(trainer.train, info, model, data, **options)
     place = rank, world_size, len(data[0][1]), options.get("seed", 0)
-    return {**seen, "orders": orders_of_sampler("PaddedDistributedSampler", *place)}
+    return {**seen, "orders": orders_of_sampler(sampler, *place)}
 
 
-def weights_before(seed):
-    """Return the weights of an untrained model with this seed."""
-    return dict(Classifier(seed).state_dict())
-
-
-def train_in_turn(ranks, world_size, *calls):
+def train_in_turn(ranks, phase, world_size, *calls):
     """Train once with each of these options, in the same processes; return the results."""
 
-    def probe(rank, world_size, trainer):
-        return [probe_train(rank, world_size, trainer, **options) for options in calls]
+    def probe(rank, world_size, trainer, sampler):
+        return [probe_train(rank, world_size, trainer, sampler, **options) for options in calls]
 
-    seen = ranks(probe, world_size)
+    seen = ranks(probe, world_size, sampler=SAMPLERS[phase])
     return case_by_case(seen, len(calls))
 
 
-def own_share_in_order_of_epoch(ranks, data, seed):
+def train_as(ranks, phase, case):
+    """Train as in this case; return the result."""
+    inputs = {"seeds": by_rank(case.seeds), "data": case.data, "sampler": SAMPLERS[phase]}
+    options = {"epochs": case.epochs, "batch_size": case.batch_size}
+    return ranks(probe_train, len(case.seeds), **inputs, **options)
+
+
+def own_share_in_order_of_epoch(ranks, phase, data, seed, batch_size=4):
     """Check that two ranks train on their shares, in an order that depends on epoch and seed."""
-    options = {"data": data, "seeds": [1, 1], "batch_size": 4}
+    options = {"data": data, "seeds": [1, 1], "batch_size": batch_size}
     twice, once = {**options, "epochs": 2, "seed": 0}, {**options, "epochs": 1}
 
-    reseeded = ranks(probe_train, 2, seed=seed, **once)
-    seen, unseeded = train_in_turn(ranks, 2, twice, once)
+    [reseeded] = train_in_turn(ranks, phase, 2, {**once, "seed": seed})
+    seen, unseeded = train_in_turn(ranks, phase, 2, twice, once)
 
-    headings = {"shares": "Data loaders", "epochs": "Epochs and evaluation", "guide": GUIDE}
+    headings = {"shares": phase.shares, "epochs": phase.epochs, "guide": phase.training}
     raise_mistake(other_samples(seen, reseeded, unseeded, samples=len(data[0][1]), **headings))
     for run in (seen, reseeded):
-        raise_mistake(order_of_another_epoch(run, headings["epochs"]))
-    raise_mistake(kept_from_earlier_calls([seen, unseeded], GUIDE))
+        raise_mistake(order_of_another_epoch(run, phase.epochs))
+    raise_mistake(kept_from_earlier_calls([seen, unseeded], phase.training))
 
 
-def weights_of_one_process(ranks, data, seeds):
-    """Check the weights after three epochs of one step; rank r begins with those of `seeds[r]`."""
-    world_size, samples = len(seeds), len(data[0][1])
-    share = samples // world_size
+def in_training_mode(ranks, phase, data):
+    """Check that two ranks switch a model that is in evaluation mode to training mode."""
+    options = {"data": data, "seeds": [1, 1], "epochs": 2, "batch_size": 4}
 
-    options = {"seeds": by_rank(seeds), "epochs": 3, "batch_size": share}
-    seen = ranks(probe_train, world_size, data=data, **options)
+    [seen] = train_in_turn(ranks, phase, 2, {**options, "evaluating": True})
 
-    epochs = [[range(samples)]] * 3
-
-    def weights_after(rank, scale):
-        return one_process(data, epochs, seeds[rank], lr=scale * LEARNING_RATE).weights
-
-    right = with_its_momentum(seen, partial(one_process, data, epochs, seeds[0]))
-    raise_mistake(trained_a_copy(seen, [weights_before(seed) for seed in seeds], GUIDE))
-    raise_mistake(models_differ(seen, MODEL))
-    raise_mistake(other_rows(seen, GUIDE))
-    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
-    assert_on_every_rank(
-        each(seen, lambda value: value["weights"]),
-        right.weights,
-        mistakes=[
-            lambda *_: batches_divided(seen, share, "Data loaders"),
-            *training_mistakes(
-                weights_after,
-                case=f"{world_size} ranks with {share} samples each, three epochs of one step",
-                world_size=world_size,
-                guide=GUIDE,
-                mean="Gradient aggregation",
-                start=MODEL,
-            ),
-        ],
-    )
+    raise_mistake(trained_in_evaluation_mode(seen, phase.training))
+    raise_mistake(other_counts(seen, 2 * -(-len(data[0][1]) // 2), phase.shares))
 
 
-def numbers_of_each_epoch(ranks, data):
+def weights_of_one_process(ranks, phase, data, seeds):
+    """Check the steps of three epochs of one step; rank r begins with the weights of `seeds[r]`."""
+    case = Case(data, seeds, epochs=3, batch_size=len(data[0][1]) // len(seeds))
+
+    seen = train_as(ranks, phase, case)
+
+    raise_mistake(trained_on_others(seen, phase.shares))
+    raise_mistake(other_counts(seen, 3 * case.share, phase.shares))
+    raise_mistake(other_training(seen, case, phase))
+
+
+def numbers_of_each_epoch(ranks, phase, data):
     """Check the history of two ranks with 5 samples each: in each epoch, batches of 4 and of 1."""
-    seen = ranks(probe_train, 2, data=data, seeds=[11, 11], epochs=3, batch_size=4)
+    case = Case(data, [11, 11], epochs=3, batch_size=4)
 
-    raise_mistake(trained_a_copy(seen, [weights_before(11)] * 2, GUIDE))
-    raise_mistake(other_rows(seen, GUIDE))
-    raise_mistake(other_counts(seen, 3 * 5, GUIDE))
-    epochs = steps_of([value["trained"] for value in seen], share=5, batch_size=4)
-    right = with_its_momentum(seen, partial(one_process, data, epochs, 11))
-    raise_mistake(later_steps_differ(seen, right.weights, right.history, GUIDE))
-    headings = {"guide": GUIDE, "evaluation": GUIDE}
-    raise_mistake(other_numbers(seen, *right[1:], **headings))
+    seen = train_as(ranks, phase, case)
+
+    raise_mistake(trained_a_copy(seen, [case.before(rank) for rank in case.ranks], phase.training))
+    raise_mistake(other_rows(seen, phase.training))
+    raise_mistake(other_counts(seen, 3 * 5, phase.shares))
+    raise_mistake(other_sizes(seen, case, phase))
+    raise_mistake(other_history(seen, case, phase))
 
 
-def only_rank_0_prints(ranks, data, world_size):
+def only_rank_0_prints(ranks, phase, data, world_size):
     """Check that rank 0 prints a line for each epoch, and the other ranks print nothing."""
-    options = {"seeds": [1] * world_size, "epochs": 3, "batch_size": 4}
-    seen = ranks(probe_train, world_size, data=data, **options)
+    seen = train_as(ranks, phase, Case(data, [1] * world_size, epochs=3, batch_size=4))
 
     check(
         any(value["trained"] or value["strange"] for value in seen),
         "does-not-learn",
         "train returned without training the model on a single sample.",
-        guide=GUIDE,
+        guide=phase.training,
     )
-    raise_mistake(other_lines(seen, seen.output, 3, GUIDE))
+    raise_mistake(other_lines(seen, seen.output, 3, phase.training))
+
+
+def microbatches_do_not_change_the_result(ranks, data, world_size, parts):
+    """Check two epochs of batches of 4 and 2 samples, each split into microbatches."""
+    guide = "Gradient accumulation"
+    options = {"data": data, "seeds": [11, 11], "epochs": 2, "batch_size": 4}
+
+    in_parts = {**options, "accumulation_steps": parts}
+    plain, seen = train_in_turn(ranks, PHASE2, world_size, options, in_parts)
+
+    raise_mistake(not_split(plain, seen, parts, batch_size=4))
+    raise_mistake(uneven_microbatches(seen, [4, 2] * 2, parts))
+    raise_mistake(models_differ(seen, PHASE2.start))
+    case = f"batches of 4 and 2 samples, each in {parts} microbatches"
+    assert_on_every_rank(
+        each(seen, lambda value: value["weights"]),
+        plain[0]["weights"],
+        mistakes=[differs_from_one_process(guide, case)],
+    )
+    losses = each(seen, lambda value: [row["train_loss"] for row in value["history"]])
+    right = [row["train_loss"] for row in plain[0]["history"]]
+    check(
+        all(close(own, right) for own in losses),
+        "microbatch-mean-unweighted",
+        f"`train_loss` with {parts} microbatches per batch, {listed(losses[0])} by epoch, differs "
+        "from `train_loss` without them. Weight each microbatch by its samples.",
+        guide=guide,
+    )

@@ -68,8 +68,7 @@ def kept_from_earlier_calls(runs: Sequence[Run], guide: str) -> Diagnosis | None
 def other_numbers(
     seen: Run,
     right: Sequence[Row],
-    steps: Sequence[Sequence[float]],
-    before: float,
+    others: Sequence[Mapping[str, float]],
     *,
     guide: str,
     evaluation: str,
@@ -79,8 +78,7 @@ def other_numbers(
     Args:
         seen: with an entry for each epoch.
         right: the right entries of these epochs.
-        steps: for each epoch, the losses of its steps.
-        before: the loss over the validation samples before the training.
+        others: for each epoch, numbers that a mistake may give instead, by their description.
         guide: the heading of GUIDELINES.md on the training.
         evaluation: the heading on the validation samples.
     """
@@ -93,10 +91,7 @@ def other_numbers(
             number = rows[wrong[0]][name]
             known = {
                 f"the value of epoch {epoch - 1}": right[epoch - 1][name] if epoch else None,
-                "the loss before the training": before,
-                "the loss of the epoch's first step": steps[epoch][0],
-                "the loss of the epoch's last step": steps[epoch][-1],
-                MEAN_OF_MEANS: sum(steps[epoch]) / len(steps[epoch]),
+                **others[epoch],
                 **{f"`{other}`": wanted[other] for other in HISTORY if other != name},
             }
             what = next((what for what, its in known.items() if close(number, its)), None)

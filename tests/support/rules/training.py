@@ -1,24 +1,30 @@
-"""Mistakes in a complete training run, recognised by its samples, weights, history and output.
+"""Mistakes in a complete training run, recognised by its samples, weights and modes.
 
 A run has a dict for each rank, as `support.probes.training.spied_training` returns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradsync.records import Diagnosis
-from gradsync.testing.rules import Rule
 from gradsync.testing.values import EXACT, close
-from gradsync.text import counted, listed, verb
-from support.probes.training import LEARNING_RATE
-from support.rules.histories import KEYS, Row, Run
-from support.rules.wrong_results import differs_from_one_process, ends_with
+from gradsync.text import counted, listed, ranks_text, verb
+from support.rules.histories import Run
 
-TORCHS_LR = 0.001
-MOMENTA = [*(k / 20 for k in range(1, 20)), 0.99, 0.999]
+
+def not_trained(seen: Run, guide: str) -> Diagnosis | None:
+    """Recognise ranks that do not train at all."""
+    idle = [rank for rank, value in enumerate(seen) if not value["steps"]]
+    if not idle:
+        return None
+    text = (
+        f"On {ranks_text(idle)}, train returned without training the model on a single sample. "
+        "Every rank must train on each batch of its loader."
+    )
+    return _found("does-not-learn", text, guide, idle)
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
@@ -61,89 +67,6 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
     return _found("models-differ", text, guide, range(len(seen)))
 
 
-def with_its_momentum(seen: Run, train: Callable[..., Any]) -> Any:
-    """Return the one-process training run that ends like rank 0's, or else the one of plain SGD.
-
-    The exercise asks for SGD with a learning rate and does not mention momentum, so a constant
-    momentum is right too.
-
-    Args:
-        seen: a training run over a few epochs.
-        train: takes settings of `torch.optim.SGD`; returns the result of one process, with
-            `weights`.
-    """
-    plain = train()
-    if close(plain.weights, seen[0]["weights"]):
-        return plain
-    others = (train(momentum=m, nesterov=n) for m in MOMENTA for n in (False, True))
-    return next((one for one in others if close(one.weights, seen[0]["weights"])), plain)
-
-
-def training_mistakes(
-    weights_after: Callable[[int, float], Any],
-    *,
-    case: str,
-    world_size: int,
-    guide: str,
-    mean: str,
-    start: str,
-) -> list[Rule]:
-    """Return the rules that recognise a mistake by the final weights of the ranks.
-
-    Args:
-        weights_after: takes a rank and a factor; returns the final weights of one process that
-            starts from this rank's weights and multiplies its steps by the factor.
-        case: a description of the training run.
-        world_size: the number of ranks.
-        guide: the heading of GUIDELINES.md on the training.
-        mean: the heading on averaging gradients.
-        start: the heading on starting from rank 0's weights.
-    """
-
-    def rule(code: str, text: str, heading: str, rank: int = 0, scale: float = 1.0) -> Rule:
-        return ends_with([weights_after(rank, scale)] * world_size, code, text, heading)
-
-    return [
-        rule(
-            "sum-not-mean",
-            f"Each step was {world_size} times too large: the gradients were summed over the "
-            f"{world_size} ranks instead of averaged, or the loss or learning rate was multiplied "
-            f"by {world_size}. Divide the sum by the number of ranks.",
-            mean,
-            scale=float(world_size),
-        ),
-        rule(
-            "does-not-learn",
-            "After training, the weights are the same as before: there was no optimizer step, or "
-            "the optimizer does not have the parameters of the model.",
-            guide,
-            scale=0.0,
-        ),
-        *(
-            rule(
-                "wrong-source",
-                f"Training started from rank {rank}'s weights. Start from rank 0's weights.",
-                start,
-                rank=rank,
-            )
-            for rank in range(1, world_size)
-        ),
-        *(
-            rule(
-                "differs-from-single-process",
-                f"The weights are those of SGD with a learning rate of {lr} instead of the `lr` "
-                f"of this test, {LEARNING_RATE}: pass `lr` on to the optimizer."
-                + " 0.001 is torch's default."
-                * (lr == TORCHS_LR),
-                guide,
-                scale=lr / LEARNING_RATE,
-            )
-            for lr in (TORCHS_LR, 0.01, 0.1)
-        ),
-        differs_from_one_process(guide, f"{case}; SGD with the given `lr` and no weight decay"),
-    ]
-
-
 def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
     """Recognise batches whose size is `batch_size` divided by the number of ranks.
 
@@ -161,30 +84,6 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
         "rank: do not divide it."
     )
     return _found("batch-size-divided", text, guide, range(len(seen)))
-
-
-def later_steps_differ(
-    seen: Run, weights: Any, history: Sequence[Row], guide: str
-) -> Diagnosis | None:
-    """Recognise a right first epoch that is followed by a wrong step.
-
-    Args:
-        seen: a training run over a few epochs.
-        weights: the final weights of one process.
-        history: the history of that process.
-        guide: the heading of GUIDELINES.md on the training.
-    """
-    firsts = [row["val_loss"] for value in seen for row in value["history"][:1] if set(row) >= KEYS]
-    ended_right = all(close(value["weights"], weights) for value in seen)
-    if ended_right or not firsts or not close(firsts, [history[0]["val_loss"]] * len(firsts)):
-        return None
-    text = (
-        "After epoch 0 the model equals the model of one process, but after epoch "
-        f"{len(history) - 1} it does not. Every step must be an SGD step with the same `lr`, "
-        "without weight decay and without gradients of earlier steps."
-    )
-    found = _found("differs-from-single-process", text, guide, range(len(seen)))
-    return replace(found, vague=True)
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:

@@ -9,6 +9,7 @@ from gradsync.testing import check, exercise, raise_mistake
 from support.probes.ready_made import DDP, without
 from support.probes.training import rows_of
 from support.promises import training
+from support.promises.training import PHASE1
 from support.rules.histories import other_rows
 
 GUIDE = "Training"
@@ -23,25 +24,29 @@ def numbered(count, first=0):
 @exercise("phase1/train", points=1)
 def test_each_rank_trains_on_its_share_in_the_order_of_the_epoch(ranks):
     """2 ranks share 21 samples, in a new order in each epoch, which depends on the seed."""
-    training.own_share_in_order_of_epoch(ranks, (numbered(21), numbered(4, first=30)), seed=1)
+    training.own_share_in_order_of_epoch(
+        ranks, PHASE1, (numbered(21), numbered(4, first=30)), seed=1
+    )
 
 
 @exercise("phase1/train", points=1)
 def test_the_weights_equal_those_of_one_process(ranks):
     """2 ranks with 4 samples each start from rank 0's weights, and train as one process with 8."""
-    training.weights_of_one_process(ranks, (numbered(8), numbered(6, first=30)), seeds=[11, 5])
+    training.weights_of_one_process(
+        ranks, PHASE1, (numbered(8), numbered(6, first=30)), seeds=[11, 5]
+    )
 
 
 @exercise("phase1/train", points=1)
 def test_the_history_has_the_numbers_of_each_epoch(ranks):
     """Both ranks return the train loss, val loss and val accuracy of epochs 0, 1 and 2."""
-    training.numbers_of_each_epoch(ranks, (numbered(10), numbered(6, first=30)))
+    training.numbers_of_each_epoch(ranks, PHASE1, (numbered(10), numbered(6, first=30)))
 
 
 @exercise("phase1/train", points=1)
 def test_only_rank_0_prints(ranks):
     """Rank 0 prints a line for each epoch, and rank 1 prints nothing."""
-    training.only_rank_0_prints(ranks, (numbered(8), numbered(6, first=30)), world_size=2)
+    training.only_rank_0_prints(ranks, PHASE1, (numbered(8), numbered(6, first=30)), world_size=2)
 
 
 def points(count, seed):
