@@ -38,6 +38,18 @@ def test_a_nan_from_another_rank_in_the_source_is_reported():
     assert "NaN" not in diagnose(SOURCE, mixed).explanation
 
 
+def test_the_mean_of_the_models_is_reported():
+    before = [{"w": torch.tensor([float(n)])} for n in (1, 2, 6)]
+
+    found = first_diagnosis(
+        observed(*[{"w": torch.tensor([3.0])}] * 3),
+        before[:1] * 3,
+        broadcast_mistakes(before, 0, []),
+    )
+
+    assert "the mean of the ranks' models" in found.explanation
+
+
 @pytest.mark.parametrize(
     "changed", [torch.tensor([0.0, 1 / 3], dtype=torch.float64), SOURCE["w"].abs()]
 )

@@ -53,6 +53,7 @@ def test_a_missing_gradient_counts_as_zero(ranks, rng):
     """A gradient that some ranks do not have counts as zero there, and no rank blocks."""
     weights, biases = rng.standard_normal((4, 3, 2)), rng.standard_normal((4, 3))
     replicas.missing_counts_as_zero(ranks, weights, biases, {1, 2})
+    replicas.idle_rank_takes_part(ranks, weights[:3], idle=int(rng.integers(3)))
 
 
 @exercise("phase1/average_gradients", points=1.5)

@@ -297,6 +297,31 @@ def missing_counts_as_zero(ranks, grads, biases, without):
     check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **inputs))
 
 
+def idle_rank_takes_part(ranks, grads, idle):
+    """Check gradients (rank, out, in) of a model of which the rank `idle` has none at all."""
+    grads = np.where(np.arange(len(grads))[:, None, None] == idle, 0, grads)
+
+    def probe(rank, trainer, grads, idle):
+        spoil_new_memory()
+        model = placed(nn.Linear(grads[rank].shape[1], len(grads[rank]), bias=False).double(), rank)
+        if rank != idle:
+            model.weight.grad = torch.from_numpy(grads[rank])
+        trainer.average_gradients(model)
+        return {"weight": model.weight.grad}
+
+    skipped = none_gradient_skipped([idle], "weight")
+    seen = ranks(probe, len(grads), mistakes=[skipped], grads=by_rank(grads), idle=idle)
+
+    raise_mistake(nobody_waited(seen, GRADIENTS))
+    local = [{"weight": grad} for grad in grads]
+    assert_on_every_rank(
+        seen,
+        mean_of(local),
+        mistakes=gradient_mistakes(local),
+        otherwise=NOT_THE_MEAN.format(f"{len(grads)} ranks, one of which has no gradient at all,"),
+    )
+
+
 def frozen_unchanged(ranks, stale, before, after):
     """Check that the gradient of a frozen weight stays as it is, and a missing one stays missing.
 
@@ -337,15 +362,16 @@ def frozen_unchanged(ranks, stale, before, after):
 def tied_averaged_once(ranks, grads):
     """Check that a parameter that two layers share, with gradients (rank, 2, 2), counts once."""
 
-    def probe(rank, trainer, grads):
+    def probe(rank, trainer, grads, layers):
         seed_weights(2)
-        model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)).double()
-        model[1].weight = model[0].weight
-        model[0].weight.grad = torch.from_numpy(grads[rank])
-        trainer.average_gradients(model)
-        return {"weight": model[0].weight.grad}
+        first, *more = (nn.Linear(2, 2, bias=False).double() for _ in range(layers))
+        for layer in more:
+            layer.weight = first.weight
+        first.weight.grad = torch.from_numpy(grads[rank])
+        trainer.average_gradients(nn.Sequential(first, *more))
+        return {"weight": first.weight.grad}
 
-    seen = ranks(probe, len(grads), grads=by_rank(grads))
+    one, seen = (ranks(probe, len(grads), grads=by_rank(grads), layers=n) for n in (1, 2))
 
     raise_mistake(nobody_waited(seen, GRADIENTS))
     local = [{"weight": grad} for grad in grads]
@@ -354,4 +380,13 @@ def tied_averaged_once(ranks, grads):
         mean_of(local),
         mistakes=gradient_mistakes(local),
         otherwise=NOT_THE_MEAN.format(f"{len(grads)} ranks, with a weight that two layers share,"),
+    )
+    calls = [len(run.collectives(0)) for run in (one, seen)]
+    check(
+        calls[1] <= calls[0],
+        "too-many-bytes",
+        f"For a model with one weight, average_gradients calls {counted(calls[0], 'collective')}; "
+        f"if two layers share this weight, {calls[1]}. Go through the parameters, not the layers, "
+        "so that a shared parameter comes once.",
+        guide=GRADIENTS,
     )

@@ -22,6 +22,7 @@ def broadcast_mistakes(before: Sequence[State], src: int, buffers: Sequence[str]
     return [
         kept_their_own(before, src),
         wrong_source(before, src),
+        averaged(before),
         other_ranks_mixed_in(before, src),
         sent_as_float32,
         buffers_left_out(buffers),
@@ -74,6 +75,28 @@ def wrong_source(before: Sequence[State], src: int) -> Rule:
                     "wrong-source", tuple(range(seen.world_size)), text, last_line(seen), GUIDE
                 )
         return None
+
+    return rule
+
+
+def averaged(before: Sequence[State]) -> Rule:
+    """Recognise ranks that end with the mean of all models."""
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        names = _wrong_names(seen, expected)
+        numbers = {name: [array(state[name]) for state in before] for name in names}
+        means = {
+            name: np.mean(own, 0)
+            for name, own in numbers.items()
+            if all(x is not None for x in own)
+        }
+        if not means or not all(close(_only([*means], value), means) for value in seen):
+            return None
+        text = (
+            "Every rank ends with the mean of the ranks' models. They must start from the model of "
+            "one rank, the source: broadcast its tensors."
+        )
+        return Diagnosis("models-differ", _ranks(seen, expected), text, last_line(seen), GUIDE)
 
     return rule
 

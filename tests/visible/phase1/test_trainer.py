@@ -33,17 +33,18 @@ def one_weight(value):
 
 @exercise("phase1/broadcast_model", points=1)
 def test_every_rank_ends_with_the_model_of_rank_0(ranks):
-    """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 12s: all become 10s."""
+    """Rank 0's model is full of 10s, rank 1's of 11s, rank 2's of 15s: all become 10s."""
+    numbers = [10, 11, 15]
 
     def probe(rank, trainer):
-        model = full_of(10 + rank)
+        model = full_of(numbers[rank])
         trainer.broadcast_model(model)
         return model.state_dict()
 
     seen = ranks(probe, world_size=3)
 
     raise_mistake(nobody_waited(seen, MODEL))
-    before = [full_of(10 + rank).state_dict() for rank in range(3)]
+    before = [full_of(number).state_dict() for number in numbers]
     buffers = ["running_mean", "running_var", "num_batches_tracked"]
     assert_on_every_rank(seen, before[0], mistakes=broadcast_mistakes(before, 0, buffers))
 
@@ -202,10 +203,14 @@ def test_a_missing_gradient_counts_as_zero(ranks):
 
 @exercise("phase1/average_gradients", points=1)
 def test_ranks_without_a_gradient_take_part(ranks):
-    """Of 4 ranks, two have no gradient of the bias; and no rank blocks if only rank 0 has NaN."""
+    """Of 4 ranks, two have no gradient of the bias; of 2 ranks, one has no gradient at all.
+
+    No rank blocks if only rank 0 has NaN.
+    """
     weights = np.array([[[1.0]], [[2.0]], [[3.0]], [[6.0]]])  # (rank, out, in), of mean 3
     biases = np.array([[4.0], [0.0], [0.0], [8.0]])  # (rank, out), of mean 3
     replicas.missing_counts_as_zero(ranks, weights, biases, {1, 2})
+    replicas.idle_rank_takes_part(ranks, weights[2:], idle=1)
 
 
 @exercise("phase1/average_gradients", points=1)
