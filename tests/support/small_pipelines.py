@@ -40,13 +40,15 @@ RATE = 0.125
 class Times(nn.Module):
     """Multiplies the mean of each sample by one weight."""
 
-    def __init__(self, weight: float, shape: Sequence[int]) -> None:
+    def __init__(self, weight: float, shape: Sequence[int], repeated: int = 1) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(weight))
         self.shape = shape  # of a sample's output
+        self.repeated = repeated  # views of the output's last dimension, which are not contiguous
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return (inputs * self.weight).flatten(1).mean(1).reshape(-1, *self.shape)
+        outputs = (inputs * self.weight).flatten(1).mean(1).reshape(-1, *self.shape)
+        return outputs if self.repeated == 1 else outputs.expand(-1, self.repeated)
 
 
 def probe_cases(rank: int, world_size: int, model_parallel: Any, cases: Sequence[Any]) -> list[Any]:
@@ -58,12 +60,14 @@ def take_steps(rank: int, world_size: int, model_parallel: Any, case: Any) -> di
     """Take steps with a stage on each rank, which multiplies by a weight.
 
     `step` is the name of the function, `weights` are those of the stages, `sizes` the numbers of
-    samples of the microbatches, `between` the shape of a sample's activations, `stray` what a rank
-    gets instead of data that it may not read, and `frozen` the ranks whose stages are frozen.
+    samples of the microbatches, `between` the shape of a sample's activations, which may be
+    `repeated`, `stray` what a rank gets instead of data that it may not read, and `frozen` the
+    ranks whose stages are frozen.
     """
     last = rank == world_size - 1
     dtype = getattr(torch, case.get("dtype", "float32"))
-    stage = Times(case["weights"][rank], () if last else case.get("between", (1,))).to(dtype)
+    shape = ((), 1) if last else (case.get("between", (1,)), case.get("repeated", 1))
+    stage = Times(case["weights"][rank], *shape).to(dtype)
     stage.requires_grad_(rank not in case.get("frozen", ()))
     watched = Watched(stage)
     targets = torch.tensor(case["targets"]).to(dtype)

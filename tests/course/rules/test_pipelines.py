@@ -10,6 +10,7 @@ from gradsync.testing.rules import first_diagnosis
 from support.rules.pipelines import (
     diagnose_1f1b,
     diagnose_order,
+    idle_stages,
     pipeline_gradient_mistakes,
     pipeline_loss_mistakes,
     stages_summed,
@@ -42,6 +43,27 @@ def test_wrong_gradients_are_diagnosed(values, code, ranks):
     diagnosis = first_diagnosis(observed(values), RIGHT, rules)
 
     assert (diagnosis.code, diagnosis.ranks) == (code, ranks)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([RIGHT[0], {"b": np.array([7.0])}], "do a microbatch's outputs meet the targets"),
+        ([{"a": np.array([7.0, 7.0])}, RIGHT[1]], "The gradients of rank 1 are right."),
+    ],
+)
+def test_the_place_of_wrong_gradients_is_named(values, text):
+    found = first_diagnosis(observed(values), RIGHT, pipeline_gradient_mistakes([]))
+
+    assert text in found.explanation
+
+
+def test_stages_that_do_not_step_are_named():
+    before = [1.0, 2.0, 3.0]
+
+    found = first_diagnosis(observed([1.0, 2.0, 4.0]), [2.0, 2.0, 4.0], [idle_stages(before)])
+
+    assert (found.code, found.ranks) == ("does-not-learn", (0,))  # rank 1 should not move
 
 
 def test_ranks_that_go_back_in_different_orders_are_diagnosed():

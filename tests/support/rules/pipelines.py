@@ -168,11 +168,43 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
     if expected is None:
         return None
     wrong = tuple(rank for rank, wanted in enumerate(expected) if not close(seen[rank], wanted))
+    last = len(seen) - 1
     text = (
         f"On {ranks_text(wrong)}, the gradients after the step differ from the gradients of the "
-        f"unsplit model on the complete batch{describe_difference(list(seen), expected)}."
+        f"unsplit model on the complete batch{describe_difference(list(seen), expected)}. "
     )
-    return Diagnosis("differs-from-single-process", wrong, text, last_line(seen), GUIDE)
+    if last in wrong:
+        text += "The last stage's are wrong too, so first look at the forward passes and the loss: "
+        text += "do a microbatch's outputs meet the targets of the same microbatch?"
+    else:
+        text += f"The gradients of rank {max(wrong) + 1} are right. It must send back the `grad` "
+        text += f"of the activations that it received, and rank {max(wrong)} must pass exactly "
+        text += "this to `backward` of its outputs of the same microbatch."
+    return Diagnosis("differs-from-single-process", wrong, text, guide=GUIDE)
+
+
+def idle_stages(before: Sequence[Any]) -> Rule:
+    """Return the rule for stages whose weights a step does not change.
+
+    Args:
+        before: by rank, the weights before the step.
+    """
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        idle = tuple(
+            rank
+            for rank, own in enumerate(before)
+            if close(seen[rank], own) and not close(expected[rank], own)
+        )
+        if not idle:
+            return None
+        text = (
+            f"The weights of {ranks_text(idle)} did not change. After the backward passes, every "
+            "rank must call optimizer.step() for its own stage."
+        )
+        return Diagnosis("does-not-learn", idle, text, guide=GUIDE)
+
+    return rule
 
 
 def kept_on_some_ranks(kept: Sequence[Any]) -> Rule:
