@@ -144,4 +144,4 @@ def test_batches_that_are_left_out_or_repeated_are_reported(batches, code, asked
     found = other_batches(batches, 2, "Epochs", "trainer.py:9")
 
     assert (found and found.code) == code
-    assert ("Is the `return` inside the loop" in (found.explanation if found else "")) == asked
+    assert ("Does a `return` or `break` end" in (found.explanation if found else "")) == asked

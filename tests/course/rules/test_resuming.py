@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from support.rules.resuming import beyond_epochs, resumed_wrongly
+from gradsync.records import Diagnosis, Failure, Observation
+from support.rules.resuming import beyond_epochs, file_misused, resumed_wrongly
 
 
 def resumed(*epochs):
@@ -22,6 +23,30 @@ def test_an_epoch_too_many_is_recognised():
 @pytest.mark.parametrize("epochs", [(), (0, 1, 2), (2,)])
 def test_the_requested_epochs_are_not_too_many(epochs):
     assert beyond_epochs(resumed(*epochs), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("exception", "detail", "code", "text"),
+    [
+        ("FileNotFoundError", "No such file or directory: 'p.pt'", "exception", "need not exist"),
+        ("FileNotFoundError", "No such file: 'p.part' -> 'p.pt'", "exception", "Only rank 0"),
+        ("AttributeError", "Can't pickle local object", "unsafe-load", "whole objects"),
+    ],
+)
+def test_a_run_that_fails_because_of_its_file_is_explained(exception, detail, code, text):
+    failure = Failure("error", Diagnosis("exception", (0,), detail), exception, detail)
+
+    found = file_misused(Observation(1, (None,), (), ("",), 0.1, failure), None)
+
+    assert found.code == code
+    assert text in found.explanation
+
+
+def test_another_exception_is_not_about_the_file():
+    failure = Failure("error", Diagnosis("exception", (0,), "Oops."), "KeyError", "Oops.")
+
+    assert file_misused(Observation(1, (None,), (), ("",), 0.1, failure), None) is None
+    assert file_misused(Observation(1, (1,), (), ("",), 0.1), None) is None
 
 
 def training(*weights):

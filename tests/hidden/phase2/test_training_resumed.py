@@ -7,8 +7,8 @@ from support.probes.resuming import probe_called_again, probe_interrupted, probe
 from support.probes.training import TIME_TO_END, draw_samples
 from support.rules.resuming import (
     file_missing,
+    file_misused,
     interrupted_wrongly,
-    pickles_the_model,
     repeated_epochs,
     resumed_elsewhere_wrongly,
     samples_to_resume,
@@ -30,7 +30,7 @@ def draw(rng, samples):
 def test_an_interrupted_training_ends_like_one_without_interruption(ranks, rng, world_size):
     """A run that is interrupted and resumed ends with the same weights, with momentum too."""
     options = {"data": draw(rng, SHARE * world_size), "epochs": EPOCHS}
-    options["mistakes"] = [pickles_the_model]
+    options["mistakes"] = [file_misused]
 
     seen = ranks(probe_interrupted, world_size, **options, stop_at=2 * SHARE - 1, **LIMIT)
 

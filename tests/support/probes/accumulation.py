@@ -107,8 +107,9 @@ def watched_steps(
     """Take a step on each list of microbatches; return a description of the last one.
 
     `losses` is the number of calls of the loss function, `depths` is the number of open no_sync()
-    blocks in each backward, and `trains` is whether the model stays in training mode. Mark 1 is
-    made before each step, mark 2 in the loss of its last microbatch, and mark 3 at its end.
+    blocks in each backward, and `kept` is whether the model stays in its mode, which is evaluation
+    in one more step before the others. Mark 1 is made before each step, mark 2 in the loss of its
+    last microbatch, and mark 3 at its end.
     """
     group = dist.new_group()
     averager = trainer.BucketedGradientAverager(model)
@@ -116,11 +117,12 @@ def watched_steps(
     depths: list[int] = []
     modes: list[bool] = []
     blocks = open_blocks(averager)
-    for microbatches in steps:
+    for number, microbatches in enumerate([*steps[:1], *steps]):
+        model.train(trains := number > 0)
 
         def loss_fn(outputs: Tensor, targets: Tensor, last: int = len(microbatches)) -> Tensor:
             calls.append(len(targets))
-            modes.append(model.training)
+            modes.append(model.training == trains)
             if len(calls) == last:
                 mark(group, 2)
             noted = depths.append
@@ -132,4 +134,5 @@ def watched_steps(
         mark(group, 1)
         trainer.train_step_accumulated(model, microbatches, loss_fn, optimizer, averager)
         mark(group, 3)
-    return {"losses": len(calls), "depths": depths, "trains": all(modes) and model.training}
+        modes.append(model.training == trains)
+    return {"losses": len(calls), "depths": depths, "kept": all(modes)}

@@ -215,8 +215,8 @@ def everything_restored(ranks):
         text += "from the saved one."
         if wrong and index == 0:
             text = (
-                f"On {ranks_text(wrong)}, load_checkpoint returned {seen[wrong[0]][0]!r} instead "
-                "of the saved epoch 7. Return the epoch from the file."
+                f"On {ranks_text(wrong)}, load_checkpoint returned {seen[wrong[0]][0]!r} after "
+                "save_checkpoint was called with epoch=7. Save this number, and return it."
             )
         check(
             not wrong,

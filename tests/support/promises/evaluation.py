@@ -24,6 +24,7 @@ from support.rules.evaluation import (
     predicts_otherwise,
 )
 from support.rules.means import mean_of_ranks
+from support.rules.rounding import rounded
 from support.rules.waiting import nobody_waited, raised_before_waiting
 from support.rules.wrong_results import ends_with
 
@@ -121,6 +122,7 @@ def check_results(seen, rows):
                 for code, text, wrong in known_mistakes(rows, counts)
             ),
             predicts_otherwise(GUIDE),
+            rounded("the right one", GUIDE),
         ],
         otherwise=f"evaluate returns {pairs(results[0])} on rank 0. The ranks have "
         f"{listed(counts)} samples, in batches of at most {BATCH}. It should return the loss and "

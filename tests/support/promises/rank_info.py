@@ -69,19 +69,28 @@ def check_given(environ, answer, wanted):
         guide=GUIDE,
     )
     raise_mistake(string_for_a_number(shown(environ), answer))
-    code, what = "launcher-not-read", "the rank, world size and local rank that the launcher gives"
+    code, why = "launcher-not-read", ""
     if {"RANK", "SLURM_PROCID"} <= set(environ):
-        what += " (torchrun's variables have priority)"
+        why = ": torchrun's variables have priority"
     if isinstance(answer, list) and answer[:3] == wanted[:3]:
-        code, what = "wrong-master", "the address and port at which the ranks meet"
-        if not {"RANK", "SLURM_PROCID"} & set(environ):
-            what += " (a single process uses the defaults)"
+        code = "wrong-master"
+    if not {"RANK", "SLURM_PROCID"} & set(environ):
+        why = ": a single process uses the defaults"
     check(
         answer == wanted,
         code,
-        f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must return {what}.",
+        f"With {shown(environ)}, read_rank_info {outcome(answer)}. It must return "
+        f"{listed(differences(answer, wanted))}{why}.",
         guide=GUIDE,
     )
+
+
+def differences(answer, wanted):
+    """Describe the fields that the answer should have instead."""
+    names = "rank", "world size", "local rank", "the address", "the port"
+    own = answer if isinstance(answer, list) else [None] * len(wanted)
+    parts = zip(names, own, wanted, strict=True)
+    return [f"{name} {right!r}" for name, value, right in parts if value != right]
 
 
 def outcome(answer):

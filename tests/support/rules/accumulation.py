@@ -48,10 +48,10 @@ def _in_each_microbatch(seen: Any, sizes: Sequence[Sequence[int]]) -> tuple[str,
                 "joined need as much memory as the whole batch. Run forward and the loss for each "
                 "microbatch separately."
             )
-        if not value["trains"]:
+        if not value["kept"]:
             return "mode-not-restored", (
-                "train_step_accumulated switches the model from training to evaluation mode, "
-                "which changes dropout and BatchNorm. Leave the mode as it is."
+                "train_step_accumulated switches the model to another mode, training or "
+                "evaluation, which changes dropout and BatchNorm. Leave the mode as it is."
             )
     return None
 

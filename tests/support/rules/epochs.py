@@ -147,7 +147,8 @@ def other_batches(
         f"{counted(wanted, 'batch', 'batches')}."
     )
     if set(counts) == {1}:
-        text += " Is the `return` inside the loop over the batches? Put it after the loop."
+        text += " Does a `return` or `break` end the loop after the first one, or is the last one "
+        text += "left out?"
     code = "samples-repeated" if max(counts) > wanted else "samples-dropped"
     return Diagnosis(code, tuple(wrong), text, where, guide)
 

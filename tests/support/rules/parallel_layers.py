@@ -224,6 +224,13 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         "the number of ranks.",
         GUIDE,
     )
+    part = ends_with(
+        [outputs - bias + bias / world_size] * world_size,
+        "differs-from-single-process",
+        f"The outputs contain only 1/{world_size} of the bias. Add the full bias once, after the "
+        "sum.",
+        GUIDE,
+    )
     biased = [product + bias for product in products]
     lonely = ends_with(
         [outputs] + [outputs - bias] * (world_size - 1),
@@ -236,6 +243,7 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         often,
         lonely,
         mean,
+        part,
         ends_with(products, "differs-from-single-process", alone, GUIDE),
         ends_with(biased, "differs-from-single-process", alone, GUIDE),
     ]

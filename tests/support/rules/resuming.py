@@ -153,17 +153,41 @@ def other_resumed_loss(
     return Diagnosis("state-lost", (), text, guide=GUIDE)
 
 
-def pickles_the_model(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a training run that can't write its file because it pickles an object."""
+# (the exception, a part of its message in lower case, the code if it is another, the advice)
+FAILURES = (
+    (
+        "",
+        "pickle",
+        "unsafe-load",
+        "train writes whole objects, such as the model itself, into the file of `resume_from`. "
+        "Reading them would run code from the file. Write only tensors and plain values, such as "
+        "`state_dict()` of the model and the optimizer.",
+    ),
+    (
+        "FileNotFoundError",
+        "' -> '",
+        None,
+        "Has another rank renamed it already? Only rank 0 may write the file.",
+    ),
+    (
+        "FileNotFoundError",
+        "no such file",
+        None,
+        "The file of `resume_from` need not exist: then training starts from the beginning.",
+    ),
+)
+
+
+def file_misused(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a training run that fails because of its file."""
     failure = seen.failure
-    if failure is None or "pickle" not in (failure.detail or "").lower():
-        return None
-    text = (
-        f"{full_stop(failure.diagnosis.explanation)} train writes whole objects, such as the model "
-        "itself, into the file of `resume_from`. Reading them would run code from the file. Write "
-        "only tensors and plain values, such as `state_dict()` of the model and the optimizer."
-    )
-    return replace(failure.diagnosis, code="unsafe-load", explanation=text, guide=GUIDE)
+    for exception, part, other, advice in FAILURES if failure is not None else ():
+        raised = exception in (failure.exception or "")
+        if raised and part in (failure.detail or "").lower():
+            text = f"{full_stop(failure.diagnosis.explanation)} {advice}"
+            code = other or failure.diagnosis.code
+            return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
+    return None
 
 
 def file_missing(exists: bool) -> Diagnosis | None:

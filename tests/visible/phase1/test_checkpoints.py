@@ -49,7 +49,8 @@ def lost_text(loaded, saved):
     advice = {
         "weight": "The weight is the model's: save and load the state of the model.",
         "lr": "`lr` is the optimizer's learning rate: save and load the state of the optimizer.",
-        "epoch": "`epoch` is the return value of load_checkpoint: return the saved epoch.",
+        "epoch": "`epoch` is what save_checkpoint is called with and load_checkpoint returns: both "
+        "must leave it as it is.",
     }
     name = next((name for name in advice if loaded[name] != saved[name]), "epoch")
     forgotten = f" {FORGOTTEN}" if loaded[name] is None else ""

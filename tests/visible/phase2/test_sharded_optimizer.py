@@ -68,7 +68,7 @@ def check_steps(ranks, world_size, case, grads, what, mistakes=(), advice=""):
     Each rank creates the parameters in another order, and passes them in the same order.
     """
     try:
-        judge_steps(ranks, world_size, case, grads, what, mistakes, advice)
+        seen = judge_steps(ranks, world_size, case, grads, what, mistakes, advice)
     except (AssertionError, RankFailure):
         if not is_right_alike(ranks, world_size, case, grads):
             raise
@@ -79,6 +79,9 @@ def check_steps(ranks, world_size, case, grads, what, mistakes=(), advice=""):
             "processes, as the order of a set does. Go through lists."
         )
         raise_mistake(Diagnosis("deadlock-order-differs", (0, 1), text, guide=GUIDE))
+    else:
+        kept = drive(case, grads)["kept"]
+        raise_mistake(not_sharded([value["kept"] for value in seen], kept))
 
 
 def is_right_alike(ranks, world_size, case, grads):
@@ -90,16 +93,16 @@ def is_right_alike(ranks, world_size, case, grads):
 
 
 def judge_steps(ranks, world_size, case, grads, what, mistakes, advice):
+    """Check the parameters after each step; return what the ranks did."""
     seen = ranks(probe_drive, world_size, case=case, grads=grads, mistakes=mistakes)
 
-    alone = drive(case, grads)
     before = [param.detach() for param in make_params(case)]
     assert_on_every_rank(
         each(seen, lambda value: value["after"]),
-        alone["after"],
+        drive(case, grads)["after"],
         mistakes=step_mistakes(before, what, advice),
     )
-    raise_mistake(not_sharded([value["kept"] for value in seen], alone["kept"]))
+    return seen
 
 
 @exercise("phase2/ShardedOptimizer", points=1)

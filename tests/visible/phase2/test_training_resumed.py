@@ -13,9 +13,9 @@ from support.rules.resuming import (
     code_run,
     file_harmed,
     file_missing,
+    file_misused,
     file_not_updated,
     interrupted_wrongly,
-    pickles_the_model,
     repeated_epochs,
     resumed_elsewhere_wrongly,
     samples_to_resume,
@@ -29,6 +29,14 @@ def data_of(samples):
 
 
 @exercise("phase2/train", points=1)
+def test_only_rank_0_writes_and_at_least_once_an_epoch(ranks):
+    """In 4 epochs the file changes before the last one, and rank 1 writes none."""
+    seen = ranks(probe_writing, world_size=2, mistakes=[writes_too(GUIDE), file_misused])
+
+    raise_mistake(file_not_updated(*seen[0]))
+
+
+@exercise("phase2/train", points=1)
 def test_an_interrupted_training_ends_like_one_without_interruption(ranks):
     """Two ranks with 11 samples each stop at step 22 of 33, and are called again with the file.
 
@@ -36,7 +44,7 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks):
     """
     given = {"data": data_of(22), "epochs": 3, "stop_at": 21}
 
-    seen = ranks(probe_interrupted, world_size=2, mistakes=[pickles_the_model], **given)
+    seen = ranks(probe_interrupted, world_size=2, mistakes=[file_misused], **given)
 
     raise_mistake(interrupted_wrongly(seen, share=11, epochs=3))
 
@@ -68,17 +76,9 @@ def test_finished_epochs_are_not_repeated(ranks):
 
 
 @exercise("phase2/train", points=1)
-def test_only_rank_0_writes_and_at_least_once_an_epoch(ranks):
-    """In 4 epochs the file changes before the last one, and rank 1 writes none."""
-    seen = ranks(probe_writing, world_size=2, mistakes=[writes_too(GUIDE), pickles_the_model])
-
-    raise_mistake(file_not_updated(*seen[0]))
-
-
-@exercise("phase2/train", points=1)
 def test_a_failed_write_keeps_the_old_file(ranks):
     """If the disk is full, the file of the epoch before stays complete."""
-    [seen] = ranks(probe_failed_write, world_size=1, mistakes=[pickles_the_model])
+    [seen] = ranks(probe_failed_write, world_size=1, mistakes=[file_misused])
 
     raise_mistake(file_harmed(*seen))
 
@@ -88,7 +88,7 @@ def test_code_in_the_file_is_not_run(ranks):
     """A file that would run code when it is unpickled is refused, or read without running it."""
     files = files_with_code({"model": {}, "epoch": 1})
 
-    given = {"files": files, "mistakes": [pickles_the_model]}
+    given = {"files": files, "mistakes": [file_misused]}
     [seen] = ranks(probe_code_in_file, world_size=1, **given)
 
     raise_mistake(code_run(*seen))
