@@ -26,20 +26,15 @@ ERRORS_OF_OURS = (CourseError, LauncherError, RankFailure, SandboxError)
 
 def examine() -> Iterator[Finding]:
     """Yield the result of each check; some take seconds."""
-    _warm_up()
+    for launcher in LAUNCHERS:  # their processes import torch at the same time
+        with suppress(ValueError, OSError):  # the check of this launcher reports it
+            get_launcher(launcher).warm_up()
     yield _python()
     yield _look("ranks", lambda: _meet(None))
     yield _look("sandbox", _sandbox)
     yield _look("course", _course)
     yield check_data()
     yield _look("GPUs", _gpus)
-
-
-def _warm_up() -> None:
-    """Make the processes of both launchers import torch at the same time."""
-    for launcher in LAUNCHERS:
-        with suppress(ValueError, OSError):  # the check of this launcher reports it
-            get_launcher(launcher).warm_up()
 
 
 def _look(what: str, look: Callable[[], str]) -> Finding:
@@ -75,15 +70,11 @@ def all_reduce() -> None:
 
 def _sandbox() -> str:
     check(find_course(carried=True).root)
-    return f"bubblewrap works: {_meet('sandbox')}; {_limits()}"
-
-
-def _limits() -> str:
-    group = cgroups.make(RUN_MEMORY, TASKS)
-    if group is None:
-        return "no control group is available: gradsync itself limits the ranks' resources"
-    group.close()
-    return "a control group limits the resources of all ranks together"
+    limits = "no control group is available: gradsync itself limits the ranks' resources"
+    if (group := cgroups.make(RUN_MEMORY, TASKS)) is not None:
+        group.close()
+        limits = "a control group limits the resources of all ranks together"
+    return f"bubblewrap works: {_meet('sandbox')}; {limits}"
 
 
 def _course() -> str:

@@ -56,16 +56,12 @@ def _locked_folder() -> tuple[Path, int]:
 
 
 def _remove_abandoned() -> None:
-    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
-        _remove_if_abandoned(path)
-
-
-def _remove_if_abandoned(folder: Path) -> None:
-    lock = _lock(folder)
-    if lock is not None:
-        if os.fstat(lock).st_uid == os.geteuid():
-            shutil.rmtree(folder, ignore_errors=True)
-        os.close(lock)
+    for folder in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+        lock = _lock(folder)
+        if lock is not None:
+            if os.fstat(lock).st_uid == os.geteuid():
+                shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
 
 
 def _lock(folder: Path) -> int | None:

@@ -126,7 +126,11 @@ def right_submissions(course: Course, phase: str) -> tuple[Right, ...]:
 def reference(course: Course) -> Submission:
     """Return the reference solution as a submission."""
     paths = [f"{phase}/{file}" for phase in course.phases for file in course.files(phase)]
-    return Submission("reference", _read(course, paths))
+    try:
+        files = {path: (course.root / "solutions" / path).read_bytes() for path in paths}
+    except OSError as problem:
+        raise CourseError(f"This copy of the course has no solutions: {problem}.") from None
+    return Submission("reference", files)
 
 
 def untouched(course: Course) -> Submission:
@@ -138,10 +142,3 @@ def untouched(course: Course) -> Submission:
 
 def _list(texts: str | list[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
-
-
-def _read(course: Course, paths: list[str]) -> Mapping[str, bytes]:
-    try:
-        return {path: (course.root / "solutions" / path).read_bytes() for path in paths}
-    except OSError as problem:
-        raise CourseError(f"This copy of the course has no solutions: {problem}.") from None

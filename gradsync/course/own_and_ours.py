@@ -22,7 +22,8 @@ def own_and_ours(course: Course, exercise: Exercise) -> tuple[str, str]:
             "`gradsync release OUT --self-study` in the whole course writes one."
         )
     text = solution.read_text(encoding="utf-8")
-    given = set(_names(ast.parse(make_template(text, exercise.phase))))
+    template = ast.parse(make_template(text, exercise.phase))
+    given = {name for node in template.body for name in _defined(node)}
     path = course.root / exercise.phase / exercise.file
     try:
         own = path.read_text(encoding="utf-8")
@@ -32,11 +33,6 @@ def own_and_ours(course: Course, exercise: Exercise) -> tuple[str, str]:
     ours = _with_helpers(text, exercise.name, given)
     unmarked = [line for line in ours.splitlines() if line.strip() not in (BEGIN, END)]
     return mine or f"# There is no {exercise.name} in {path}.", "\n".join(unmarked)
-
-
-def _names(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        yield from _defined(node)
 
 
 def _defined(node: ast.stmt) -> Iterator[str]:

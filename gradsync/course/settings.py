@@ -55,12 +55,15 @@ def read_settings(root: Path) -> Settings:
         raise CourseError(f"{path} can't be read: {problem}.") from None
     try:
         course = content.get("course", {})
+        follow_on = course.get("follow_on", "graded")
+        if follow_on not in ("graded", "full"):
+            raise ValueError(f'follow_on in [course] must be "graded" or "full", not {follow_on!r}')
         return Settings(
             title=str(course.get("title", root.resolve().name)),
             late=_late_rules(content.get("late", {})),
             points=_phase_points(content),
             rubric=_positive("[rubric]", content.get("rubric", {})),
-            follow_on=_follow_on(course.get("follow_on", "graded")),
+            follow_on=follow_on,
         )
     except (AttributeError, TypeError, ValueError) as problem:
         raise CourseError(f"{path}: {problem}.") from None
@@ -99,12 +102,6 @@ def _positive(what: str, table: dict[str, Any]) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
             raise ValueError(f"{what} of {name} must be a number above 0, not {value!r}")
     return {name: float(value) for name, value in table.items()}
-
-
-def _follow_on(value: Any) -> FollowOn:
-    if value not in ("graded", "full"):
-        raise ValueError(f'follow_on in [course] must be "graded" or "full", not {value!r}')
-    return value  # type: ignore[no-any-return]
 
 
 def _moment(value: Any) -> datetime | None:

@@ -78,17 +78,15 @@ def templates(course: Course) -> Iterator[tuple[str, str]]:
 
 def _check_markers(source: str) -> None:
     markers = [
-        (n, line.strip()) for n, line in enumerate(source.splitlines(), 1) if _is_marker(line)
+        (number, marker)
+        for number, line in enumerate(source.splitlines(), 1)
+        if (marker := line.strip()) in (BEGIN, END)
     ]
     for (number, marker), wanted in zip(markers, itertools.cycle([BEGIN, END]), strict=False):
         if marker != wanted:
             raise CourseError(f"Line {number} has {marker!r} where {wanted!r} was expected.")
     if len(markers) % 2:
         raise CourseError(f"Line {markers[-1][0]} has {BEGIN!r}, which is never closed.")
-
-
-def _is_marker(line: str) -> bool:
-    return line.strip() in (BEGIN, END)
 
 
 def _owners(source: str) -> dict[int, tuple[str, int]]:
@@ -102,14 +100,11 @@ def _owners(source: str) -> dict[int, tuple[str, int]]:
             functions = node.body if isinstance(node, ast.ClassDef) else [node]
             for function in functions:
                 if isinstance(function, ast.FunctionDef):
+                    # The closing marker is a comment after the last statement.
+                    end = (function.end_lineno or function.lineno) + 2
                     owner = node.name, function.col_offset
-                    owners |= dict.fromkeys(_lines(function), owner)
+                    owners |= dict.fromkeys(range(function.lineno, end), owner)
     return owners
-
-
-def _lines(node: ast.FunctionDef) -> range:
-    last = node.end_lineno or node.lineno
-    return range(node.lineno, last + 2)  # the closing marker is a comment after the last statement
 
 
 def _stub(owner: str, phase: str, indent: str, removed: list[str]) -> list[str]:

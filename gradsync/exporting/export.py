@@ -255,24 +255,16 @@ def _rendered(result: Result, data: ClassResults, to: Format, environ: Mapping[s
 def _similarity(submissions: Path, course: Course, into: Path | None) -> Exported:
     beside = submissions if submissions.name not in ("", "..") else submissions.resolve()
     target = into or beside.with_name(f"{submission_name(submissions)}-similarity")
-    _check_is_empty(target)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UnusableInput(f"{target} exists already. Name a new folder with --into.")
     read = submissions_to_compare(submissions, course, target)
     files, unchanged = similarity_files(read, course)
     if len(unchanged) == len(read):
-        raise UnusableInput(_nothing_to_compare(submissions, len(read)))
+        raise UnusableInput(
+            f"{submissions} has nothing to compare. It has {counted(len(read), 'submission')}, "
+            "with unchanged templates or without the course's files. Name the folder of a class, "
+            "or its downloaded archive."
+        )
     for name, content in files.items():
         write_whole(target / name, content)
     return Exported((target,), unchanged=tuple(unchanged))
-
-
-def _nothing_to_compare(submissions: Path, count: int) -> str:
-    return (
-        f"{submissions} has nothing to compare. It has {counted(count, 'submission')}, with "
-        "unchanged templates or without the course's files. Name the folder of a class, or "
-        "its downloaded archive."
-    )
-
-
-def _check_is_empty(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UnusableInput(f"{folder} exists already. Name a new folder with --into.")

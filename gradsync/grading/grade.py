@@ -67,7 +67,8 @@ def grade(
     count = parallel or count_parallel_tests()
     collector = Collector(exercises, starter, count, TimeBudget(needs), submission.refused, on_test)
     with unpacked(submission.files) as folder:
-        own = [f"--submission={folder}", f"--seed={seed}", *_launcher_option(launcher)]
+        own = [f"--submission={folder}", f"--seed={seed}"]
+        own += [] if launcher is None else [f"--ranks-launcher={launcher}"]
         _run(suites, course.root, [*own, *pytest_options], collector)
     return Report(
         submission=submission.name,
@@ -76,10 +77,6 @@ def grade(
         verdicts=_in_order(collector.verdicts, needs),
         notes=submission.notes,
     )
-
-
-def _launcher_option(launcher: LauncherName | None) -> list[str]:
-    return [] if launcher is None else [f"--ranks-launcher={launcher}"]
 
 
 def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: Collector) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,8 +144,9 @@ def _write_page(
 ) -> bool:
     """Write the page in a folder if it is not up to date; return whether it was written."""
     stamp = _stamp(store.records()[place].digest, result)
-    if not always and stamp in _head(store.folder / place / PAGE):
-        return False
+    with suppress(FileNotFoundError), (store.folder / place / PAGE).open("rb") as file:
+        if not always and stamp.encode() in file.read(HEAD):
+            return False
     try:
         report = store.report(place)
     except (FileNotFoundError, UnreadableReportError):  # staff removed it during the run
@@ -169,14 +171,6 @@ def _stamp(digest: str, result: Result | None) -> str:
             )
         )
     return hashlib.sha256(f"{digest} {corrections}".encode()).hexdigest()
-
-
-def _head(page: Path) -> str:
-    try:
-        with page.open("rb") as file:
-            return file.read(HEAD).decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
 
 
 def _check(folder: Path, problems: Collection[str]) -> None:

@@ -18,7 +18,7 @@ from gradsync.grading.grade import grade
 from gradsync.grading.processes.pool import in_pool
 from gradsync.grading.similar import code_print
 from gradsync.ranks.host.launchers.choice import LauncherName
-from gradsync.records import CodePrint, Origin, Report
+from gradsync.records import Origin, Report
 from gradsync.submission import Submission
 
 
@@ -89,17 +89,13 @@ def do(task: GradingTask) -> Report:
             report,
             command=task.command,
             origins=conditions.origins(submission),
-            prints=_prints(submission, conditions.course),
+            prints=tuple(
+                code_print(path, source, _template(conditions.course, path))
+                for path, source in submission.files.items()
+            ),
         )
     except Exception as problem:  # noqa: BLE001 - the other submissions must still be graded
         return failed(submission.name, problem)
-
-
-def _prints(submission: Submission, course: Course) -> tuple[CodePrint, ...]:
-    return tuple(
-        code_print(path, source, _template(course, path))
-        for path, source in submission.files.items()
-    )
 
 
 @functools.lru_cache(maxsize=32)

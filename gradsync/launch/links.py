@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -47,7 +48,7 @@ def test(settings: Settings) -> None:
         LaunchedWrongly: ranks can't reach each other, or a collective returns wrong values.
     """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    say: Callable[[str], None] = (lambda text: print(text, flush=True)) if rank == 0 else _ignore
+    say: Callable[[str], None] = partial(print, flush=True) if rank == 0 else lambda _: None
     timeout = timedelta(seconds=settings.timeout)
     store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
     hosts = _reach_each_other(store, rank, world_size)
@@ -70,10 +71,6 @@ def test(settings: Settings) -> None:
     dist.destroy_process_group()
 
 
-def _ignore(text: str) -> None:
-    del text
-
-
 def _reach_each_other(store: Store, rank: int, world_size: int) -> list[str]:
     """Connect each pair of ranks over TCP, and return the host of each rank.
 
@@ -88,7 +85,7 @@ def _reach_each_other(store: Store, rank: int, world_size: int) -> list[str]:
         own = [socket.gethostname(), address, server.getsockname()[1]]
         store.set(f"links/{rank}", json.dumps(own))
         places = [json.loads(store.get(f"links/{peer}")) for peer in range(world_size)]
-        failed = [peer for peer in range(rank) if not _connects(places[peer][1], places[peer][2])]
+        failed = [peer for peer in range(rank) if not _connects(*places[peer][1:])]
         store.set(f"links/failed/{rank}", json.dumps(failed))
         lost = [
             f"ranks {peer} and {other} ({places[peer][1]} and {places[other][1]})"

@@ -53,7 +53,8 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
     host, _, port = (given or "").partition(":")
     host = host or environ.get("MASTER_ADDR", "")
     named = bool(host)
-    host = host or _first_node(environ)
+    if not host and (nodes := environ.get("SLURM_JOB_NODELIST")):
+        host = _scontrol("show", "hostnames", nodes).partition("\n")[0]  # the job's first node
     if not host:
         raise LaunchError(
             "The nodes need a master to connect to. Add --master HOST (the same on every node), "
@@ -68,13 +69,6 @@ def find_master(environ: Mapping[str, str], given: str | None) -> Master:
     if not named:  # in a simulated cluster, several nodes may be on one machine
         is_here = environ.get("SLURM_NODEID", "0") == "0"
     return Master(host, int(text), address, is_here)
-
-
-def _first_node(environ: Mapping[str, str]) -> str:
-    """Return the first node of the Slurm job; "" if there is no job."""
-    nodes = environ.get("SLURM_JOB_NODELIST")
-    lines = _scontrol("show", "hostnames", nodes).splitlines() if nodes else []
-    return lines[0] if lines else ""
 
 
 def _resolved(host: str) -> str:

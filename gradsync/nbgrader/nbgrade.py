@@ -110,7 +110,9 @@ class _Class:
         self._nbcourse = nbcourse
         self._marking = marking
         self._store = store
-        self._done = _read_done(store)  # by learner, the digest of what nbgrader has autograded
+        self._done: dict[str, str] = {}  # by learner, the digest of what nbgrader has autograded
+        with suppress(ValueError):  # the file is damaged
+            self._done = dict(json.loads(store.read_text(DONE) or "{}"))
         self._notebooks = nbcourse.notebooks()
         self._phases = {name: _phases(self._notebooks[name]) for name in self._notebooks}
         phases = sorted({phase for phases in self._phases.values() for phase in phases})
@@ -192,12 +194,6 @@ class _Class:
             for name, released in self._notebooks.items()
         ]
         return tuple(notebook for notebook in found if notebook.path.is_file())
-
-
-def _read_done(store: GradeStore) -> dict[str, str]:
-    with suppress(ValueError):  # it is damaged
-        return dict(json.loads(store.read_text(DONE) or "{}"))
-    return {}
 
 
 def _phases(notebook: Notebook) -> tuple[str, ...]:

@@ -66,8 +66,13 @@ def _file(cells: Sequence[Cell], course: Course, phase: str, file: str) -> Modul
         for node in ast.parse(text).body
         if isinstance(node, ast.ImportFrom) and node.module in others
     }
+    # Cells that import the exercises of other files, so that these definitions count.
+    imports = [
+        Cell("", f"from {module} import {', '.join(_names(course, phase, module))}")
+        for module in sorted(imported)
+    ]
     return module_of(
-        [*cells, *(_import(course, phase, module) for module in sorted(imported))],
+        [*cells, *imports],
         _names(course, phase, stem),
         base=Module.of_text(f"{phase}/{file}", text),
         without=[stem, *(others - imported)],
@@ -87,11 +92,6 @@ def _template(course: Course, phase: str, file: str) -> str:
                 "every learner would get points for it. Restore the file"
             )
     return text
-
-
-def _import(course: Course, phase: str, module: str) -> Cell:
-    """Return a cell that imports the exercises of another file, so that these definitions count."""
-    return Cell("", f"from {module} import {', '.join(_names(course, phase, module))}")
 
 
 def _names(course: Course, phase: str, stem: str) -> list[str]:

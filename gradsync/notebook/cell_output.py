@@ -55,9 +55,12 @@ class CellOutput:
 
     def update(self, printed: Sequence[str], failure: Failure | None, run: Run) -> None:
         """Show the ranks' output and failures so far, unless the last update was very recent."""
-        if time.monotonic() - self._began > LONG_SECONDS and not self._hinted:
-            self._hinted = run.running()
-            self._say_how_to_stop()
+        is_long = time.monotonic() - self._began > LONG_SECONDS
+        if is_long and not self._hinted and (ranks := run.running()):
+            self._hinted = ranks
+            who = f"{ranks_text(ranks).capitalize()} {verb(ranks, 'is', 'are')}"
+            text = HOW_TO_STOP.format(ranks=who)
+            self._hint.show(f"<em>{text}</em>", text)
         now = list(printed), failure
         if time.monotonic() < self._next or now == self._shown:
             return
@@ -97,12 +100,6 @@ class CellOutput:
         )
         self._show_failure(failed)
         return failed.summary
-
-    def _say_how_to_stop(self) -> None:
-        if self._hinted:
-            ranks = f"{ranks_text(self._hinted).capitalize()} {verb(self._hinted, 'is', 'are')}"
-            text = HOW_TO_STOP.format(ranks=ranks)
-            self._hint.show(f"<em>{text}</em>", text)
 
     def _show(self, blocks: list[rank_output.Block]) -> None:
         if blocks:

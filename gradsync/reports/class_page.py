@@ -6,7 +6,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from urllib.parse import quote
 
 from gradsync.class_records import ClassResults, Result, ResultStatus, Similar
@@ -69,7 +68,7 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
         sections_of_class=any(r.person and r.person.section for r in results.results),
         read=sections(guides, wanted),
         guide_of=_guide_of,
-        moment=_moment,
+        moment=lambda time: time.isoformat(sep=" ", timespec="minutes"),
         scripts=["page.js", "class.js"],
     )
 
@@ -101,7 +100,7 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
         (
             "Whole phases are missing",
             "Nothing was handed in for a phase that others were graded on.",
-            {row.key: _missing_phases(row) for row in graded},
+            {row.key: [n for n in _notes(row, "missing: ") if "/" not in n] for row in graded},
         ),
         (
             "Read with a doubt",
@@ -132,16 +131,8 @@ def _notes(row: Row, kind: str) -> list[str]:
     return [note.removeprefix(kind) for note in row.result.notes if note.startswith(kind)]
 
 
-def _missing_phases(row: Row) -> list[str]:
-    return [note for note in _notes(row, "missing: ") if "/" not in note]
-
-
 def _guide_of(exercise: str) -> str:
     return f"{exercise.partition('/')[0]}/GUIDELINES.md"
-
-
-def _moment(time: datetime) -> str:
-    return time.isoformat(sep=" ", timespec="minutes")
 
 
 def _rule(scores: Fences | None, times: Fences | None) -> str:
@@ -273,20 +264,17 @@ def _row(
         is_shared = person.name in shared
         name = person.label if is_shared else person.name
         handles += [] if is_shared else [person.id]
+    has_page = result.folder and result.status in ("graded", "unreadable")
     return Row(
         result=result,
         name=name,
         handle=", ".join(dict.fromkeys(each for each in handles if each != name)),
-        link=f"{quote(result.folder, safe='')}/report.html" if _has_page(result) else "",
+        link=f"{quote(result.folder, safe='')}/report.html" if has_page else "",
         code=f"{quote(result.folder, safe='')}/submission/" if result.prints else "",
         state=STATES[result.status],
         overrides=len(result.overrides),
         unusual=tuple(_unusual(result, scores, times)),
     )
-
-
-def _has_page(result: Result) -> bool:
-    return bool(result.folder) and result.status in ("graded", "unreadable")
 
 
 def _unusual(result: Result, scores: Fences | None, times: Fences | None) -> list[str]:

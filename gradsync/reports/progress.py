@@ -12,7 +12,6 @@ from rich.text import Text
 from gradsync.records import Report, Verdict
 from gradsync.reports.summary import (
     Exercise,
-    Problem,
     exercises,
     guide,
     hint_command,
@@ -54,7 +53,8 @@ def _parts(
 ) -> Iterator[RenderableType]:
     every = exercises(report)
     done = sum(exercise.status == "passed" for exercise in every)
-    files = _of_files(report)
+    # The problems that several exercises of a file share.
+    files = [p for p in problems(report) if p.of_whole_file and len(p.exercises) > 1]
     shown_below = {exercise for problem in files for exercise in problem.exercises}
     yield _table(every, shown_below)
     for problem in files:
@@ -67,11 +67,6 @@ def _parts(
     yield Text(visible_standing(report, whole=whole), "green" if done == len(every) else "")
     if done < len(every):
         yield _next_step(every, shown_below, lessons, " --all" * whole)
-
-
-def _of_files(report: Report) -> list[Problem]:
-    """Return the problems that several exercises of a file share."""
-    return [p for p in problems(report) if p.of_whole_file and len(p.exercises) > 1]
 
 
 def _table(every: list[Exercise], shown_below: set[str]) -> Table:

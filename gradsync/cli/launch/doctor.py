@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -35,8 +34,18 @@ def doctor_command(
     [dim]gradsync doctor[/]             ranks, sandbox and data, for the grader
     [dim]gradsync doctor --launch[/]    torch, network, master, cores and data, for training
     """
+    # Each imports much that other commands don't need.
+    if launch:
+        from gradsync.launch.checks import examine as examine_launch
+
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # gloo's errors are reported here
+        examined = examine_launch(dict(os.environ), nproc, batch_size)
+    else:
+        from gradsync.doctor import examine
+
+        examined = examine()
     findings = []
-    for finding in _launching(nproc, batch_size) if launch else _grading():
+    for finding in examined:
         findings.append(finding)
         if not as_json:
             _show(finding, width=10 if launch else 8)
@@ -44,19 +53,6 @@ def doctor_command(
     if as_json:
         print(json.dumps({"fine": fine, "checks": [*map(asdict, findings)]}, indent=1))
     raise typer.Exit(0 if fine else 1)
-
-
-def _grading() -> Iterable[Finding]:
-    from gradsync.doctor import examine  # imports the engine, which other commands don't need
-
-    return examine()
-
-
-def _launching(nproc: int, batch_size: int) -> Iterable[Finding]:
-    from gradsync.launch.checks import examine
-
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # gloo's errors are reported here
-    return examine(dict(os.environ), nproc, batch_size)
 
 
 def _show(finding: Finding, width: int) -> None:

@@ -79,7 +79,7 @@ def review_command(
         _fix(paths, rules)
     found = review(paths, rules, unsure=select is not None)
     if format is Format.sarif:
-        _print_sarif(found, rules)
+        print(sarif.render(found, rules, version("gradsync")))
     else:
         _print_text(found, rules, statistics=statistics)
     raise typer.Exit(_end(found, files, fix=fix))
@@ -134,10 +134,6 @@ def _fix(paths: Sequence[Path], rules: Sequence[Rule]) -> None:
                 console.print(f"[{style}]{escape(line)}[/]", soft_wrap=True)
 
 
-def _print_sarif(found: Review, rules: Sequence[Rule]) -> None:
-    print(sarif.render(found, rules, version("gradsync")))
-
-
 def _print_text(found: Review, rules: Sequence[Rule], *, statistics: bool) -> None:
     """Print the statistics, or a line for each finding to stdout and a summary to stderr."""
     if statistics:
@@ -184,17 +180,16 @@ def _statistics(found: Review, rules: Sequence[Rule]) -> list[str]:
     return [*lines, f"{total}; {counted(len(found.files), 'file')} reviewed"]
 
 
-def _titled(rule: Rule) -> str:
-    return rule.title if rule.kind == "mistake" else f"{rule.title} ({rule.kind}: off by default)"
-
-
 def _show_page(code: str) -> None:
     """Print the page of a rule, or for "all" the titles of all rules.
 
     Raises:
         UnusableInput: if there is no rule with this code.
     """
-    titles = {rule.code: _titled(rule) for rule in RULES}
+    titles = {
+        rule.code: rule.title + f" ({rule.kind}: off by default)" * (rule.kind != "mistake")
+        for rule in RULES
+    }
     wanted = code.strip().upper()
     if wanted == EVERY.upper():
         print("\n".join(f"{code} {title}" for code, title in titles.items()))

@@ -108,7 +108,10 @@ def scale_command(
     if json_file is not None:
         _write(asdict(result), json_file)
     if plot_file is not None:
-        _plot(result, plot_file)
+        with imports_of("course"):
+            from gradsync.scale.plot import plot
+        plot(result, plot_file)
+        print(f"Plotted {plot_file}")
 
 
 def _refuse_beside_mine(context: typer.Context) -> None:
@@ -169,10 +172,3 @@ def _show(parts: Iterable[Table | str]) -> None:
 def _write(results: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(f"Wrote {path}")
-
-
-def _plot(result: Study, path: Path) -> None:
-    with imports_of("course"):
-        from gradsync.scale.plot import plot
-    plot(result, path)
-    print(f"Plotted {path}")

@@ -105,10 +105,11 @@ def _check(
         report = run_tests(course, phase, chosen, audiences, draw_seed() if seed is None else seed)
         done = all(verdict.status == "passed" for verdict in report.verdicts)
         passed = passed and done
+        lessons = {exercise.id: exercise.notebook for exercise in course.exercises(phase)}
         render = (
             partial(terminal.render, with_points=False)
             if chosen
-            else partial(progress.render, lessons=_lessons(course, phase))
+            else partial(progress.render, lessons=lessons)
         )
         show(partial(render, whole=whole), report)
         if chosen:
@@ -124,11 +125,6 @@ def is_begun(course: Course, phase: str) -> bool:
     text = "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
     stubs = (f'NotImplementedError("{exercise.id}")' for exercise in course.exercises(phase))
     return not all(stub in text for stub in stubs)
-
-
-def _lessons(course: Course, phase: str) -> dict[str, str | None]:
-    """Return the notebook before each exercise, by the exercise's id."""
-    return {exercise.id: exercise.notebook for exercise in course.exercises(phase)}
 
 
 def _show_explain(course: Course, report: Report) -> None:
@@ -184,16 +180,11 @@ def run_tests(
         seconds=round(sum(report.seconds for report in reports), 2),
         command=" ".join(words),
     )
-    return _explained(together, course.root)
-
-
-def _explained(report: Report, root: Path) -> Report:
-    """Add the findings of `gradsync review` to tests that do not pass."""
-    if all(verdict.status == "passed" for verdict in report.verdicts):
-        return report
+    if all(verdict.status == "passed" for verdict in verdicts):
+        return together
     from gradsync.review.explaining import explained  # its rules take long to import
 
-    return explained(report, root)
+    return explained(together, course.root)
 
 
 def _watch(course: Course, asked: Asked, check: Callable[[Asked], bool]) -> None:

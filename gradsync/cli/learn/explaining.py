@@ -39,7 +39,9 @@ def explain_command(
         console.print(_listed(known))
         console.print("[dim]To see wrong and right lines:[/] gradsync explain CODE")
     else:
-        console.print(_explained(of_code(code, known), course))
+        found = of_code(code, known)
+        parts = (part for meaning in found for part in _parts(meaning, course))
+        console.print(Group(Text(found[0].code, "bold red"), *parts))
 
 
 def _course() -> Course | None:
@@ -54,7 +56,9 @@ def _listed(known: Sequence[Meaning]) -> RenderableType:
     """Return all codes with their causes, a table for each topic."""
     topics: dict[str, list[Meaning]] = {}
     for meaning in known:
-        topics.setdefault(_topic(meaning), []).append(meaning)
+        topic = meaning.guide or ANY_EXERCISE
+        topic += f" ({meaning.phase})" if meaning.phase else ""
+        topics.setdefault(topic, []).append(meaning)
     widest = max(len(meaning.code) for meaning in known)
     parts: list[RenderableType] = []
     for topic, members in topics.items():
@@ -67,20 +71,8 @@ def _listed(known: Sequence[Meaning]) -> RenderableType:
     return Group(*parts)
 
 
-def _topic(meaning: Meaning) -> str:
-    topic = meaning.guide or ANY_EXERCISE
-    return f"{topic} ({meaning.phase})" if meaning.phase else topic
-
-
-def _explained(found: Sequence[Meaning], course: Course | None) -> RenderableType:
-    """Return the meanings of one code, each with its lines and the section of the guide."""
-    return Group(
-        Text(found[0].code, "bold red"),
-        *(part for meaning in found for part in _parts(meaning, course)),
-    )
-
-
 def _parts(meaning: Meaning, course: Course | None) -> Iterator[RenderableType]:
+    """Yield a meaning of a code, with its lines and the section of the guide."""
     yield Text(f"\n{meaning.exercise or 'in any exercise'}", "bold")
     yield Text(meaning.cause)
     if meaning.symptom:

@@ -47,9 +47,12 @@ def release_files(
     for phase in phases:
         found |= _phase(course, phase)
     found |= tests_of(course, phases, ("visible", "hidden") if self_study else ("visible",))
-    if self_study:
-        for phase in phases:
-            found |= _solutions(course, phase)
+    for phase in phases if self_study else ():
+        for file in course.files(phase):
+            path = f"solutions/{phase}/{file}"
+            if not (course.root / path).is_file():
+                raise CourseError(f"A copy for self-study needs {path}, which {course.root} lacks.")
+            found[path] = (course.root / path).read_bytes()
     found |= notebooks(course, phases)
     found = with_linked(course.root, found, (*phases, DOCS))
     found |= texts(course, phases, wheel_path, found, self_study=self_study)
@@ -67,14 +70,6 @@ def _phase(course: Course, phase: str) -> Mapping[str, bytes]:
     for file in course.files(phase):
         found[f"{phase}/{file}"] = template_of(course, phase, file).encode()
     return found
-
-
-def _solutions(course: Course, phase: str) -> Mapping[str, bytes]:
-    paths = [f"solutions/{phase}/{file}" for file in course.files(phase)]
-    absent = [path for path in paths if not (course.root / path).is_file()]
-    if absent:
-        raise CourseError(f"A copy for self-study needs {absent[0]}, which {course.root} lacks.")
-    return {path: (course.root / path).read_bytes() for path in paths}
 
 
 def template_of(course: Course, phase: str, file: str) -> str:

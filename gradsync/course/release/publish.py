@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +51,9 @@ def publish(
     _check(course, out)
     before = read_manifest(out)
     _check_kind(out, before, self_study=self_study)
-    phases = _phases(course, last, before.phases if before else ())
+    count = len(course.phases) if last is None else course.phases.index(last) + 1
+    kept = (*course.phases[:count], *(before.phases if before else ()))
+    phases = tuple(phase for phase in course.phases if phase in kept)
     files = release_files(course, phases, self_study=self_study)
     change = update(out, files, phases, before)
     written = None
@@ -87,8 +88,3 @@ def _check_kind(out: Path, before: Manifest | None, *, self_study: bool) -> None
             f"{out} is a copy for self-study, with solutions. To update it, add --self-study. For "
             "learners whose work is graded, choose another folder."
         )
-
-
-def _phases(course: Course, last: str | None, released: Sequence[str]) -> tuple[str, ...]:
-    count = len(course.phases) if last is None else course.phases.index(last) + 1
-    return tuple(phase for at, phase in enumerate(course.phases) if at < count or phase in released)

@@ -70,10 +70,11 @@ def _about(course: Course, phases: Sequence[str], others: Mapping[str, bytes]) -
         "phases": [
             {
                 "name": f"Phase {phase.removeprefix('phase')}",
-                "guide": _link(f"{phase}/GUIDELINES.md", others),
+                "guide": f"[{guide}]({guide})" if guide in others else "",
                 "files": ", ".join(f"`{path}`" for path in files[phase]),
             }
             for phase in phases
+            for guide in [f"{phase}/GUIDELINES.md"]
         ],
         "templates": templates,
         "folders": listed(f"`{phase}/`" for phase in phases),
@@ -87,10 +88,6 @@ def _about(course: Course, phases: Sequence[str], others: Mapping[str, bytes]) -
 
 def _path(module: str) -> str:
     return f"tests/{module.replace('.', '/')}.py"
-
-
-def _link(path: str, others: Collection[str]) -> str:
-    return f"[{path}]({path})" if path in others else ""
 
 
 def _programs(paths: Sequence[str], contents: Mapping[str, bytes]) -> Iterator[str]:

@@ -8,9 +8,10 @@ folder, so that a full disk leaves the release unchanged; then each is moved to 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +58,12 @@ def read_manifest(out: Path) -> Manifest | None:
     try:
         return decode((out / MANIFEST).read_bytes())
     except FileNotFoundError:
-        _check_is_empty(out)
+        others = sorted(path.name for path in out.glob("*") if path.name not in OWN)
+        if [name for name in others if not name.startswith(STAGING)]:
+            raise UnusableInput(
+                f"{out} has files that are not a release, such as {others[0]}. Choose an empty "
+                "folder."
+            ) from None
         return None
     except ValueError as problem:
         raise UnusableInput(
@@ -76,14 +82,6 @@ def decode(content: bytes) -> Manifest:
         return msgspec.json.decode(content, type=Manifest)
     except msgspec.MsgspecError as problem:
         raise ValueError(str(problem)) from None
-
-
-def _check_is_empty(out: Path) -> None:
-    others = sorted(path.name for path in out.glob("*") if path.name not in OWN)
-    if [name for name in others if not name.startswith(STAGING)]:
-        raise UnusableInput(
-            f"{out} has files that are not a release, such as {others[0]}. Choose an empty folder."
-        )
 
 
 def update(
@@ -167,19 +165,11 @@ def _planned(out: Path, files: Mapping[str, bytes], before: Manifest) -> Change:
 
 def _free(out: Path, path: str, content: bytes) -> str:
     """Return a path beside a file for its new version; a file with other content is not there."""
+    endings = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    names = (f"{path}{BESIDE}{ending}" for ending in endings)
     return next(
-        name
-        for name in _numbered(f"{path}{BESIDE}")
-        if not (out / name).exists() or (out / name).read_bytes() == content
+        name for name in names if not (out / name).exists() or (out / name).read_bytes() == content
     )
-
-
-def _numbered(path: str) -> Iterator[str]:
-    yield path
-    number = 2
-    while True:
-        yield f"{path}-{number}"
-        number += 1
 
 
 def _remove(out: Path, path: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.metadata import Distribution, distributions
 
 from gradsync.course.release.zips import zipped
@@ -32,7 +32,8 @@ def package_wheel() -> tuple[str, bytes]:
         UnusableInput: the package runs without being installed, so its requirements are unknown.
     """
     installed = _installed()
-    package = dict(_package_files())
+    paths = (p for p in PACKAGE.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    package = {p.relative_to(PACKAGE.parent).as_posix(): p.read_bytes() for p in sorted(paths)}
     about = _about(installed)
     version = f"{installed.version}+r{_digest(package | about)[:DIGITS]}"
     info = f"{NAME}-{version}.dist-info"
@@ -52,12 +53,6 @@ def _installed() -> Distribution:
         "gradsync is not installed, so there is no list of the packages that learners need. "
         "Run `pip install -e .` in its folder."
     )
-
-
-def _package_files() -> Iterator[tuple[str, bytes]]:
-    for path in sorted(PACKAGE.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            yield path.relative_to(PACKAGE.parent).as_posix(), path.read_bytes()
 
 
 def _about(installed: Distribution) -> dict[str, bytes]:

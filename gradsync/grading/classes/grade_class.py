@@ -118,7 +118,10 @@ def grade_class(
         store.update_facts(
             [entry.facts for entry in entries], [entry.facts for entry in members or ()]
         )
-        _scale(store, read_settings(course.root).points)
+        points = read_settings(course.root).points
+        for place, record in list(store.records().items()):  # so that new grades can be compared
+            if scaled(record.report, points) is not record.report:
+                store.save(scaled(store.report(place), points))
         others = ClassReader(store, course).submissions()
         others -= {entry.facts.learner for entry in entries}
         execution.on_kept(sorted(map(gradebook.cell, others)))
@@ -137,13 +140,6 @@ def grade_class(
                 store.write(CHANGES, changes_text(changes, store.read_text(CHANGES) or ""))
             store.update_facts()
             execution.on_written(write_class(store, course))
-
-
-def _scale(store: GradeStore, points: Mapping[str, float]) -> None:
-    """Give the stored grades the current maxima of phases, so that new ones can be compared."""
-    for place, record in list(store.records().items()):
-        if scaled(record.report, points) is not record.report:
-            store.save(scaled(store.report(place), points))
 
 
 def _outcomes(

@@ -148,7 +148,11 @@ class ClassReader:
         ]
         if untimed:
             self.warnings.append(untimed_text(untimed))
-        unread = [learner for learner in sorted(places) if _is_unread(places[learner])]
+        unread = [
+            learner
+            for learner in sorted(places)
+            if any(report.problem == UNREADABLE for _, report in places[learner])
+        ]
         if unread:
             self.warnings.append(
                 f"{counted(len(unread), 'report')} can't be read: {listing(unread)}. Each is "
@@ -399,10 +403,6 @@ def _points_of_phases(store: GradeStore) -> dict[str, float]:
 
 def _graded_at(report: Report) -> float:
     return report.graded_at.timestamp() if report.graded_at else 0.0
-
-
-def _is_unread(attempts: Iterable[tuple[str, Report]]) -> bool:
-    return any(report.problem == UNREADABLE for _, report in attempts)
 
 
 _ROUNDING = 1e-6  # points

@@ -113,7 +113,11 @@ def _is_class(names: Sequence[str], course: Course) -> bool:
         return not layout.has_files(name for name in names if "/" not in name)
     if layout.has_files((name for name in names if name.count("/") < 2), at_top=True):
         return False
-    folders = {top for top in tops if layout.has_files(_inside(names, top))}
+    folders = {
+        top
+        for top in tops
+        if layout.has_files(name[len(top) + 1 :] for name in names if name.startswith(f"{top}/"))
+    }
     return len(folders | {name for name in names if "/" not in name and _is_zipped(name)}) > 1
 
 
@@ -125,10 +129,6 @@ def _is_canvas(name: str) -> bool:
 def _is_zipped(name: str) -> bool:
     """Return whether a name has the extension of an archive."""
     return is_archive(Path("/nonexistent", name))
-
-
-def _inside(names: Sequence[str], top: str) -> list[str]:
-    return [name[len(top) + 1 :] for name in names if name.startswith(f"{top}/")]
 
 
 def _name(member: zipfile.ZipInfo) -> str:

@@ -77,13 +77,10 @@ def _commit(git: Path) -> str | None:
         name = found[1]
         if ".." in name:
             return None
-        head = _text(git / name).strip() or _packed(git, name)
+        rows = (line.split(" ") for line in _text(git / "packed-refs").splitlines())
+        packed = (row[0] for row in rows if row[1:] == [name])
+        head = _text(git / name).strip() or next(packed, "")
     return head if COMMIT.fullmatch(head) else None
-
-
-def _packed(git: Path, name: str) -> str:
-    rows = (line.split(" ") for line in _text(git / "packed-refs").splitlines())
-    return next((row[0] for row in rows if row[1:] == [name]), "")
 
 
 def _text(path: Path) -> str:

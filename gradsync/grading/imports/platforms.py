@@ -181,6 +181,10 @@ def from_gradescope(folder: Path) -> Iterator[HandedIn]:
 def _of_members(source: Path, row: dict[str, Any]) -> Iterator[HandedIn]:
     members = row.get(":submitters") or [{":name": source.name}]
     moment = row.get(":created_at")
+    if not isinstance(moment, datetime):
+        moment = None
+    elif not moment.tzinfo:
+        moment = moment.replace(tzinfo=timezone.utc)
     names = [str(member.get(":name") or source.name) for member in members]
     for name, member in zip(names, members, strict=True):
         known = [str(member[key]) for key in (":sid", ":email") if member.get(key)]
@@ -188,14 +192,10 @@ def _of_members(source: Path, row: dict[str, Any]) -> Iterator[HandedIn]:
             name,
             name,
             names=(*known, name),
-            handed_in=_in_utc(moment) if isinstance(moment, datetime) else None,
+            handed_in=moment,
             notes=(f"handed in by {listed(names)}",) if len(names) > 1 else (),
             platform="gradescope",
             key=next(iter(known), name),
             group=tuple(names) if len(names) > 1 else (),
         )
         yield HandedIn(source, facts)
-
-
-def _in_utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)

@@ -101,7 +101,11 @@ def grade_here(task: GradingTask) -> Report | None:
     """Grade a submission in this thread's process, or return None if the process died."""
     name, conditions = task.submission.name, task.conditions
     try:
-        _check_course(conditions)
+        if _digest(conditions) != conditions.course_made:
+            raise GraderError(
+                "the course or the software differs from the machine that collects the grades. "
+                "Install the same versions on the worker, and copy the course to it again"
+            )
     except Exception as problem:  # noqa: BLE001 - the worker must go on
         return failed(name, GraderError(f"on {platform.node()}: {problem}"))
     thread = threading.get_ident()
@@ -119,14 +123,6 @@ def end_processes() -> None:
     """End the processes of this Dask worker."""
     while _processes:
         _processes.popitem()[1].close()
-
-
-def _check_course(conditions: Conditions) -> None:
-    if _digest(conditions) != conditions.course_made:
-        raise GraderError(
-            "the course or the software differs from the machine that collects the grades. "
-            "Install the same versions on the worker, and copy the course to it again"
-        )
 
 
 @functools.lru_cache(maxsize=4)

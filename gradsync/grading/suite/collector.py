@@ -70,8 +70,8 @@ class Collector:
         return None if any(exercise in text for exercise in self.exercises) else True
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if self._is_wanted(item)]
         if self.exercises:
+            items[:] = [item for item in items if exercise_of(item) in self.exercises]
             items.sort(key=lambda item: self.exercises.index(exercise_of(item)))
         self._verdicts = dict.fromkeys(item.nodeid for item in items)
         self._exercises = {item.nodeid: exercise_of(item) for item in items}
@@ -152,9 +152,6 @@ class Collector:
     ) -> None:
         self._verdicts |= {test: verdict for test, verdict in verdicts.items() if verdict}
         self.lost, self.broken = self.lost or lost, self.broken or broken
-
-    def _is_wanted(self, item: pytest.Item) -> bool:
-        return not self.exercises or exercise_of(item) in self.exercises
 
 
 def _described(error: BaseException | None, node: pytest.Item | pytest.Collector) -> str:

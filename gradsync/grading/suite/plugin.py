@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradsync.course.catalogue import Exercise
 from gradsync.course.settings import read_settings
 from gradsync.grading.suite import suite_ranks
 from gradsync.grading.suite.suite_ranks import SuiteRanks, place_of
@@ -86,7 +85,9 @@ def pytest_runtest_makereport(
     marker = item.get_closest_marker("exercise")
     decides = call.when == "call" or (call.when == "setup" and report.failed)
     if marker is not None and decides:
-        exercise = _exercise_of(item, marker.args[0])
+        course, _ = place_of(item.path.parent)
+        exercise = course.find(marker.args[0]) if course is not None else None
+        submission: Path | None = item.config.getoption("--submission")
         ranks = item.funcargs.get("ranks") if isinstance(item, pytest.Function) else None
         seen, stubs = (ranks.seen, ranks.stubs) if isinstance(ranks, SuiteRanks) else ([], set())
         verdict = verdict_of(
@@ -99,7 +100,7 @@ def pytest_runtest_makereport(
             title=title_of(item),
             seconds=call.duration,
             seen=seen,
-            folder=_folder_of(item),
+            folder="" if submission is None else f"{submission.resolve()}/",
             stubs=stubs,
         )
         seen.clear()  # otherwise all values of the ranks stay in memory until the last test is over
@@ -112,13 +113,3 @@ def pytest_runtest_makereport(
 def title_of(item: pytest.Item) -> str:
     """Return the docstring of a test on one line."""
     return " ".join((getattr(item, "obj", None).__doc__ or item.name).split())
-
-
-def _folder_of(item: pytest.Item) -> str:
-    submission: Path | None = item.config.getoption("--submission")
-    return "" if submission is None else f"{submission.resolve()}/"
-
-
-def _exercise_of(item: pytest.Item, id: str) -> Exercise | None:
-    course, _ = place_of(item.path.parent)
-    return course.find(id) if course is not None else None

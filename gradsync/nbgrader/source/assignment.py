@@ -95,16 +95,13 @@ def _notebook(course: Course, phase: str, points: Mapping[str, float]) -> str:
     quoted: set[str] = set()
     for file, pieces in pieces_of(course, phase).items():
         stem = Path(file).stem
-        cells.append(_text(f"about-{stem}", _about(pieces)))
+        heading, _, rest = pieces.about.partition("\n")
+        about = f"## {heading.rstrip('.')}\n{rest.partition('Read GUIDELINES.md')[0]}"
+        cells.append(_text(f"about-{stem}", about.strip()))
         cells.append(_given(f"given-{stem}", pieces.given))
         for name, answer in pieces.answers.items():
             cells += _exercise(exercises[name], guide, points[exercises[name].id], answer, quoted)
     return _with_kernel(cells)
-
-
-def _about(pieces: Pieces) -> str:
-    title, _, rest = pieces.about.partition("\n")
-    return f"## {title.rstrip('.')}\n{rest.partition('Read GUIDELINES.md')[0]}".strip()
 
 
 def _exercise(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from gradsync.notebook.definitions.file import Module, Origin
+from gradsync.notebook.definitions.file import Module
 from gradsync.records import Diagnosis, Event, Report, Verdict
 
 
@@ -50,12 +50,10 @@ class _Texts:
         if line == len(origins) + 1:  # an error at the end of a file is reported on the next line
             line = len(origins)
         origin = origins[line - 1] if 0 < line <= len(origins) else None
-        return match[0] if origin is None else _text_of(origin)
-
-
-def _text_of(origin: Origin) -> str:
-    label, line = origin
-    return f"{label}:{line}" if label.endswith(".py") else f"{label}, line {line}"
+        if origin is None:
+            return match[0]
+        label, line = origin
+        return f"{label}:{line}" if label.endswith(".py") else f"{label}, line {line}"
 
 
 def _verdict(verdict: Verdict, texts: _Texts) -> Verdict:

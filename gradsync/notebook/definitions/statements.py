@@ -84,6 +84,8 @@ def _statements(nodes: list[ast.stmt], lines: list[str]) -> Iterator[Statement]:
             binds = set()
         if isinstance(node, ast.ImportFrom) and node.names[0].name == STAR:
             binds = {STAR}
+        # An annotation without a value binds no name.
+        is_bare = isinstance(node, ast.AnnAssign) and node.value is None
         yield Statement(
             lines=tuple(own),
             first=first_line(node),
@@ -91,17 +93,12 @@ def _statements(nodes: list[ast.stmt], lines: list[str]) -> Iterator[Statement]:
             touches=frozenset(_touched(node)),
             eager=frozenset(eager),
             lazy=frozenset(lazy),
-            replaces=isinstance(node, SIMPLE) and not binds & eager and not _is_bare(node),
+            replaces=isinstance(node, SIMPLE) and not binds & eager and not is_bare,
             adds=isinstance(node, ast.Import) and any(alias.asname is None for alias in node.names),
             calls=not isinstance(node, SIMPLE) or _calls(node),
             imports=(node.module or "") if isinstance(node, ast.ImportFrom) else "",
             defines=isinstance(node, DEFINITIONS),
         )
-
-
-def _is_bare(node: ast.stmt) -> bool:
-    """Check for an annotation without a value, which binds no name."""
-    return isinstance(node, ast.AnnAssign) and node.value is None
 
 
 def _lines_of(node: ast.stmt, lines: list[str]) -> list[str]:

@@ -64,7 +64,7 @@ def _filled(data: ClassResults, previous: str) -> Sheet:
     found = sheets.matched(
         data,
         [
-            ([row[1] for row in learners], _canvas_id),
+            ([row[1] for row in learners], lambda result: [result.facts.key_in("canvas")]),
             *(([row[at] for row in learners], key) for at, key in zip(sis, keys, strict=False)),
             ([sheets.words(row[0]) for row in learners], sheets.names_of),
         ],
@@ -75,10 +75,6 @@ def _filled(data: ClassResults, previous: str) -> Sheet:
     scored = [result for result in found.values() if result.score is not None]
     scaled = sheets.scaled_text(scored, [most] * len(scored))
     return Sheet(table.text(), sheets.not_among(data, found.values()), scaled)
-
-
-def _canvas_id(result: Result) -> list[str]:
-    return [result.facts.key_in("canvas")]
 
 
 def _assignment(header: list[str], title: str) -> str:

@@ -98,7 +98,7 @@ def _filled(data: ClassResults, previous: str) -> Sheet:
     found = sheets.matched(
         data,
         [
-            ([_number(cell) for cell in table.column(0)], _moodle_number),
+            (list(map(_number, table.column(0))), lambda result: [result.facts.key_in("moodle")]),
             *((table.column(at), sheets.id_of) for at in ids),
             *((table.column(at), sheets.email_of) for at in emails),
             ([sheets.words(cell) for cell in table.column(1)], sheets.names_of),
@@ -149,7 +149,3 @@ def _number(cell: str) -> str:
 
 def _is_time(cell: str) -> bool:
     return cell.strip() == "-" or re.search(r"\d:\d\d|(19|20)\d\d", cell) is not None
-
-
-def _moodle_number(result: Result) -> list[str]:
-    return [result.facts.key_in("moodle")]

@@ -48,7 +48,8 @@ def render(schedule: Schedule) -> str:
         svg.text(lane, "name", 0, top + svg.BASELINE, f"rank {rank}")
         for one in mine:
             left, width = _GUTTER + (one.start - first) * per_second, (one.end - one.start)
-            shown = svg.group(lane, tooltip=_tooltip(rank, one), color=rank_colour(rank))
+            about = f"rank {rank}: {one.kind} of microbatch {one.microbatch}, {width * 1000:.3g} ms"
+            shown = svg.group(lane, tooltip=about, color=rank_colour(rank))
             svg.rect(shown, one.kind, left, top, width * per_second, _ROW)
             if svg.text_width(str(one.microbatch)) < width * per_second:
                 svg.text(shown, "number", left + 3, top + svg.BASELINE, str(one.microbatch))
@@ -74,11 +75,6 @@ def sentences(schedule: Schedule) -> list[str]:
         "messages between the stages, and another order of passes, add to it.",
         f"Rank {kept.index(max(kept))} keeps the activations of up to {max(kept)} microbatches.",
     ]
-
-
-def _tooltip(rank: int, one: Pass) -> str:
-    milliseconds = (one.end - one.start) * 1000
-    return f"rank {rank}: {one.kind} of microbatch {one.microbatch}, {milliseconds:.3g} ms"
 
 
 def _most_kept(passes: Sequence[Pass]) -> int:
