@@ -214,6 +214,11 @@ class Report:
         return "unreadable" if nothing_there and is_refused else "graded"
 
     @property
+    def moment(self) -> float:
+        """When it was made, in seconds of Unix time; 0.0 if that is unknown."""
+        return self.graded_at.timestamp() if self.graded_at else 0.0
+
+    @property
     def phases(self) -> dict[str, float]:
         """The points of each phase, such as "phase1"."""
         return self._sums(lambda verdict: verdict.points)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 from gradsync.course.catalogue import Course
 from gradsync.course.templates import BEGIN, END, make_template
@@ -24,20 +23,15 @@ ROW = re.compile(r"^(\| \d+ \| `(\w+)` \| )[^|]*( \|)", re.MULTILINE)
 
 def guide_texts(course: Course) -> tuple[GuideText, ...]:
     """Return the guide of each phase that has one."""
-    paths = [course.root / phase / GUIDE for phase in course.phases]
-    return tuple(_guide(course, path) for path in paths if path.is_file())
-
-
-def _guide(course: Course, path: Path) -> GuideText:
-    text = path.read_text(encoding="utf-8")
-    return GuideText(path.relative_to(course.root).as_posix(), text, dict(_pictures(path, text)))
-
-
-def _pictures(path: Path, text: str) -> Iterator[tuple[str, bytes]]:
-    for name in dict.fromkeys(PICTURE.findall(text)):
-        picture = path.parent / name
-        if picture.is_file():
-            yield name, picture.read_bytes()
+    found = []
+    for phase in course.phases:
+        folder = course.root / phase
+        if (folder / GUIDE).is_file():
+            text = (folder / GUIDE).read_text(encoding="utf-8")
+            names = (name for name in PICTURE.findall(text) if (folder / name).is_file())
+            pictures = {name: (folder / name).read_bytes() for name in names}
+            found.append(GuideText(f"{phase}/{GUIDE}", text, pictures))
+    return tuple(found)
 
 
 def guides(course: Course) -> Iterator[tuple[str, str]]:
@@ -82,7 +76,8 @@ def _helper_sizes(solution: str, exercises: Collection[str]) -> dict[str, int]:
     sizes = {}
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in exercises:
-            found = _methods(node, marked)
+            body = node.body if isinstance(node, ast.ClassDef) else []
+            found = [part for part in body if part.lineno in marked]
             waiting: list[ast.AST] = [node]
             while waiting:
                 used = {n.id for n in ast.walk(waiting.pop()) if isinstance(n, ast.Name)}
@@ -112,13 +107,6 @@ def _names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.Assign):
         return [target.id for target in node.targets if isinstance(target, ast.Name)]
     return []
-
-
-def _methods(node: ast.stmt, marked: Collection[int]) -> list[ast.stmt]:
-    """Return the methods of a class that the template does not show."""
-    if not isinstance(node, ast.ClassDef):
-        return []
-    return [part for part in node.body if part.lineno in marked]
 
 
 def _size(node: ast.stmt, lines: list[str]) -> int:

@@ -130,7 +130,9 @@ def _autograder(data: ClassResults, course: Course, target: Path) -> Exported:
     """Write Gradescope's autograder, a .zip, or the folder of PrairieLearn's image."""
     is_zip = target.suffix == ".zip"
     scripts = GRADESCOPE if is_zip else PRAIRIELEARN
-    files = grading_files(course, _phases(data, course), scripts, data.seed)
+    graded = {exercise.id.partition("/")[0] for exercise in data.exercises}  # none: all phases
+    phases = [p for p in course.phases_to_grade("hidden") if p in graded or not graded]
+    files = grading_files(course, phases, scripts, data.seed)
     if is_zip:
         write_whole(target, zipped(files))
     else:
@@ -164,12 +166,6 @@ def _check_is_graded(data: ClassResults, out: Path) -> None:
             "the submissions, grade them first: "
             f"`gradsync grade {shlex.quote(str(out))} --out grades`."
         )
-
-
-def _phases(data: ClassResults, course: Course) -> tuple[str, ...]:
-    """Return the phases of these grades; all if there are none yet."""
-    graded = {exercise.id.partition("/")[0] for exercise in data.exercises}
-    return tuple(p for p in course.phases_to_grade("hidden") if p in graded or not graded)
 
 
 def _sheet(

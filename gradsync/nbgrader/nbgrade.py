@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gradsync.course.catalogue import Course, find_course
+from gradsync.course.catalogue import find_course
 from gradsync.errors import GraderError, SandboxError
 from gradsync.grading.processes.jobs import parallel_tests
 from gradsync.grading.processes.pool import in_pool
@@ -87,7 +87,13 @@ def nbgrade(
             submissions = {student: submissions[student] for student in students}
         course = find_course(nbcourse.root)
         if nbcourse.sandboxed:
-            _check_sandbox(course)
+            try:
+                sandbox.check(course.root)
+            except SandboxError as problem:
+                raise GraderError(
+                    f"There is no sandbox for submissions. {problem} With `{NO_SANDBOX}` in "
+                    "nbgrader_config.py, submissions would run with your rights."
+                ) from None
         store = store_of(nbcourse.root, assignment)
         with store.locked():
             store.remove_leftovers()
@@ -198,16 +204,6 @@ class _Class:
 
 def _phases(notebook: Notebook) -> tuple[str, ...]:
     return tuple(phases_of(cell.source for cell in notebook.values() if cell.is_tested))
-
-
-def _check_sandbox(course: Course) -> None:
-    try:
-        sandbox.check(course.root)
-    except SandboxError as problem:
-        raise GraderError(
-            f"There is no sandbox for submissions. {problem} With `{NO_SANDBOX}` in "
-            "nbgrader_config.py, submissions would run with your rights."
-        ) from None
 
 
 @contextmanager

@@ -183,7 +183,8 @@ def mistakes(results: ClassResults) -> list[Mistake]:
             if not made.results or made.results[-1] is not result:
                 made.results.append(result)
             made.names[exercise.rpartition("/")[2]] += 1
-            made.example = made.example or _example(test)
+            text = printable(test.diagnosis.explanation if test.diagnosis else "")
+            made.example = made.example or textwrap.shorten(text, _LONGEST, placeholder=" …")
             if section := guide(test):
                 made.sections[section] += 1
     return sorted(found.values(), key=lambda mistake: (-len(mistake.results), mistake.code))
@@ -196,11 +197,6 @@ def _first_tests(result: Result) -> dict[tuple[str, str], Verdict]:
         if test.diagnosis is not None and test.status != "unfinished":
             found.setdefault((test.diagnosis.code, test.exercise), test)
     return found
-
-
-def _example(test: Verdict) -> str:
-    explanation = test.diagnosis.explanation if test.diagnosis else ""
-    return textwrap.shorten(printable(explanation), _LONGEST, placeholder=" …")
 
 
 @dataclass(frozen=True, slots=True)

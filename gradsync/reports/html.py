@@ -39,6 +39,10 @@ def render(
     verdicts = [verdict for problem in problems for verdict in problem.verdicts]
     verdicts += [exercise.verdicts[0] for exercise in unfinished[:1]]
     wanted = [(guide.path, guide.heading) for guide in map(summary.guide, verdicts) if guide]
+    anchors: dict[str, str] = {}  # of each exercise's first problem
+    for number, problem in enumerate(problems, start=1):
+        for exercise in problem.exercises:
+            anchors.setdefault(exercise, f"problem-{number}")
     corrected = result if result and result.is_corrected else None
     score, most = (corrected or report).score or 0.0, (corrected or report).max_score or 0.0
     share = score / most if most > 0 else 0.0
@@ -56,7 +60,7 @@ def render(
         files=summary.by_file(report),
         problems=problems,
         code=lambda verdict: excerpt(verdict, files or {}),
-        anchors=_anchors(problems),
+        anchors=anchors,
         unfinished=unfinished,
         passed=[exercise for exercise in exercises if exercise.passed],
         read=sections(guides, wanted),
@@ -64,15 +68,6 @@ def render(
         repeat=summary.repeat_command(report),
         unreadable=unreadable,
     )
-
-
-def _anchors(problems: list[summary.Problem]) -> dict[str, str]:
-    """Return, for each exercise, the anchor of its first problem."""
-    anchors: dict[str, str] = {}
-    for number, problem in enumerate(problems, start=1):
-        for exercise in problem.exercises:
-            anchors.setdefault(exercise, f"problem-{number}")
-    return anchors
 
 
 _PAGE = template("page.html.j2")

@@ -132,7 +132,10 @@ def _codes(report: Report) -> dict[str, str]:
     """Return, for each exercise, the code of its first problem, or "to write"."""
     codes = {exercise.id: "to write" for exercise in unfinished(report)}
     for problem in reversed(problems(report)):
-        codes.update((exercise, _code(problem.first)) for exercise in problem.exercises)
+        diagnosis, status = problem.first.diagnosis, problem.first.status
+        codes |= dict.fromkeys(
+            problem.exercises, printable(diagnosis.code) if diagnosis else status
+        )
     return codes
 
 
@@ -207,10 +210,6 @@ def _to_write(exercises: list[Exercise]) -> Iterator[RenderableType]:
             printable(hint_command(exercises[0])),
         )
     )
-
-
-def _code(verdict: Verdict) -> str:
-    return printable(verdict.diagnosis.code) if verdict.diagnosis is not None else verdict.status
 
 
 def _indented(content: RenderableType, further: int = 0) -> RenderableType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from gradsync.course.release.notebooks import notebook_text
@@ -29,7 +29,8 @@ def with_linked(
     waiting = list(found)
     while waiting:
         page = waiting.pop()
-        for target in _targets(page, found[page]):
+        links = LINK.finditer(found[page].decode()) if page.endswith(PAGES) else ()
+        for target in (_target(page, link) for link in links):
             path = root / target
             allowed = target.split("/")[0] in folders and path.suffix != ".py"
             if allowed and target not in found and path.is_file():
@@ -41,13 +42,6 @@ def with_linked(
 def without_dead_links(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return the files, in which links to files that are not among them are plain text."""
     return {path: _unlinked(path, content, files) for path, content in files.items()}
-
-
-def _targets(page: str, content: bytes) -> Iterator[str]:
-    """Yield the paths of the files to which the links of a page lead."""
-    if page.endswith(PAGES):
-        for link in LINK.finditer(content.decode()):
-            yield _target(page, link)
 
 
 def _target(page: str, link: re.Match[str]) -> str:

@@ -9,7 +9,6 @@ from gradsync.course.catalogue import MANIFEST, Course, CourseError
 from gradsync.course.release.contents import release_files
 from gradsync.course.release.update import (
     Change,
-    Manifest,
     digest,
     manifest_text,
     read_manifest,
@@ -50,7 +49,12 @@ def publish(
     """
     _check(course, out)
     before = read_manifest(out)
-    _check_kind(out, before, self_study=self_study)
+    released = before.files if before else ()
+    if not self_study and any(path.startswith("solutions/") for path in released):
+        raise UnusableInput(
+            f"{out} is a copy for self-study, with solutions. To update it, add --self-study. For "
+            "learners whose work is graded, choose another folder."
+        )
     count = len(course.phases) if last is None else course.phases.index(last) + 1
     kept = (*course.phases[:count], *(before.phases if before else ()))
     phases = tuple(phase for phase in course.phases if phase in kept)
@@ -76,15 +80,4 @@ def _check(course: Course, out: Path) -> None:
     if target == root or root.is_relative_to(target):
         raise CourseError(
             f"{out} contains the course itself. Choose a different folder for the learners' copy."
-        )
-
-
-def _check_kind(out: Path, before: Manifest | None, *, self_study: bool) -> None:
-    if before is None:
-        return
-    was = any(path.startswith("solutions/") for path in before.files)
-    if was and not self_study:
-        raise UnusableInput(
-            f"{out} is a copy for self-study, with solutions. To update it, add --self-study. For "
-            "learners whose work is graded, choose another folder."
         )

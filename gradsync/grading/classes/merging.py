@@ -107,7 +107,7 @@ def _copy_grades(source: GradeStore, target: GradeStore) -> Iterator[str]:
     known = target.records()
     for place, record in source.records().items():
         ours, theirs = known[place].report if place in known else None, record.report
-        if ours is None or _moment(ours) <= _moment(theirs):
+        if ours is None or ours.moment <= theirs.moment:
             target.copy(place, source)
         elif _grade(ours) != _grade(theirs):
             yield place
@@ -116,10 +116,6 @@ def _copy_grades(source: GradeStore, target: GradeStore) -> Iterator[str]:
 def _grade(report: Report) -> Report:
     """Return a report without the times that differ whenever it is made."""
     return replace(report, seconds=0.0, graded_at=None, command="")
-
-
-def _moment(report: Report) -> float:
-    return report.graded_at.timestamp() if report.graded_at else 0.0
 
 
 def _merge_tables(

@@ -174,7 +174,7 @@ class ClassReader:
         """Find the submissions that other tests graded than the latest ones, and warn of them."""
         graded = [(learner, report) for learner in sorted(places) for _, report in places[learner]]
         current: dict[str, str] = {}  # by phase
-        for _, report in sorted(graded, key=lambda pair: _graded_at(pair[1])):
+        for _, report in sorted(graded, key=lambda pair: pair[1].moment):
             current |= {origin.phase: origin.course for origin in report.origins}
         self._stale = [
             learner
@@ -399,10 +399,6 @@ def _points_of_phases(store: GradeStore) -> dict[str, float]:
         maxima = record.report.maxima
         most |= {phase: max(maxima[phase], most.get(phase, 0.0)) for phase in maxima}
     return most
-
-
-def _graded_at(report: Report) -> float:
-    return report.graded_at.timestamp() if report.graded_at else 0.0
 
 
 _ROUNDING = 1e-6  # points

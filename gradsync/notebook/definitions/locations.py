@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from gradsync.notebook.definitions.file import Module
-from gradsync.records import Diagnosis, Event, Report, Verdict
+from gradsync.records import Event, Report, Verdict
 
 
 def relocate(report: Report, modules: Mapping[str, Module]) -> Report:
@@ -57,18 +57,17 @@ class _Texts:
 
 
 def _verdict(verdict: Verdict, texts: _Texts) -> Verdict:
-    diagnosis = verdict.diagnosis and _diagnosis(verdict.diagnosis, texts)
+    diagnosis = verdict.diagnosis
+    if diagnosis is not None:
+        where = None if diagnosis.where is None else texts.replaced(diagnosis.where)
+        explanation = texts.replaced(diagnosis.explanation)
+        diagnosis = replace(diagnosis, explanation=explanation, where=where)
     events = tuple(_event(event, texts) for event in verdict.events)
     message = texts.replaced(verdict.message)
     output = tuple(
         replace(block, lines=tuple(map(texts.replaced, block.lines))) for block in verdict.output
     )
     return replace(verdict, message=message, diagnosis=diagnosis, events=events, output=output)
-
-
-def _diagnosis(diagnosis: Diagnosis, texts: _Texts) -> Diagnosis:
-    where = None if diagnosis.where is None else texts.replaced(diagnosis.where)
-    return replace(diagnosis, explanation=texts.replaced(diagnosis.explanation), where=where)
 
 
 def _event(event: Event, texts: _Texts) -> Event:
