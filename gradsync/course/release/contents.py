@@ -49,10 +49,10 @@ def release_files(
     found |= tests_of(course, phases, ("visible", "hidden") if self_study else ("visible",))
     for phase in phases if self_study else ():
         for file in course.files(phase):
-            path = f"solutions/{phase}/{file}"
-            if not (course.root / path).is_file():
-                raise CourseError(f"A copy for self-study needs {path}, which {course.root} lacks.")
-            found[path] = (course.root / path).read_bytes()
+            name = f"solutions/{phase}/{file}"
+            if not (course.root / name).is_file():
+                raise CourseError(f"A copy for self-study needs {name}, which {course.root} lacks.")
+            found[name] = (course.root / name).read_bytes()
     found |= notebooks(course, phases)
     found = with_linked(course.root, found, (*phases, DOCS))
     found |= texts(course, phases, wheel_path, found, self_study=self_study)
