@@ -12,11 +12,19 @@ from torch import nn
 from gradsync import RankFailure, run_ranks
 
 
-def test_waiting_for_a_handle_that_never_completes_is_reported(failure_of, here):
+WAITS = {
+    "handle": lambda work: work.wait(),
+    "future": lambda work: work.get_future().wait(),
+    "chained future": lambda work: work.get_future().then(lambda done: done.value()).wait(),
+    "handle whose future was taken": lambda work: (work.get_future(), work.wait()),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_waiting_for_work_that_never_completes_is_reported(failure_of, here, wait):
     def skip(rank):
         if rank == 0:
-            handle = dist.all_reduce(torch.ones(2), async_op=True)  # here
-            handle.wait()
+            wait(dist.all_reduce(torch.ones(2), async_op=True))  # here
 
     failure = failure_of(skip)
 
@@ -41,33 +49,6 @@ def test_waiting_for_a_functional_collective_that_never_completes_is_reported(
     assert failure.diagnosis.code == "deadlock-rank-missing"
     assert failure.diagnosis.ranks == (1,)
     assert failure.diagnosis.where == here(skip)
-
-
-@pytest.mark.parametrize(
-    "wait",
-    [lambda future: future.wait(), lambda future: future.then(lambda f: f.value()).wait()],
-    ids=["future", "chained"],
-)
-def test_waiting_for_a_future_that_never_completes_is_reported(failure_of, wait):
-    def skip(rank):
-        if rank == 0:
-            wait(dist.all_reduce(torch.ones(2), async_op=True).get_future())
-
-    failure = failure_of(skip)
-
-    assert failure.diagnosis.ranks == (1,)
-
-
-def test_waiting_for_a_handle_whose_future_was_taken_is_reported(failure_of):
-    def skip(rank):
-        if rank == 0:
-            handle = dist.all_reduce(torch.ones(2), async_op=True)
-            handle.get_future()
-            handle.wait()
-
-    failure = failure_of(skip)
-
-    assert failure.diagnosis.ranks == (1,)
 
 
 def test_a_deadlock_inside_backward_hooks_is_reported(failure_of):
