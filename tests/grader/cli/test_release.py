@@ -1,5 +1,6 @@
 """`gradsync release`, and the commands in a learner's copy."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -7,30 +8,45 @@ import zipfile
 import pytest
 from learners_copy import write_whole_course
 
+from gradsync.course.catalogue import Course
+
 
 def gradsync(cwd, *arguments):
     command = [sys.executable, "-m", "gradsync", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, check=False, capture_output=True, text=True)
 
 
-@pytest.fixture
-def course(tmp_path):
-    made = write_whole_course(tmp_path / "course")
-    entry = (made.root / "phase1/exercises.toml").read_text()
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a course, its release, and its release for self-study."""
+    root = tmp_path_factory.mktemp("made")
+    course = write_whole_course(root / "course")
+    entry = (course.root / "phase1/exercises.toml").read_text()
     for folder in ("phase2", "solutions/phase2", "tests/visible/phase2", "tests/hidden/phase2"):
-        (made.root / folder).mkdir(parents=True)
-    (made.root / "phase2/exercises.toml").write_text(entry)
+        (course.root / folder).mkdir(parents=True)
+    (course.root / "phase2/exercises.toml").write_text(entry)
     for path in ("solutions/phase1/template_trainer.py", "tests/visible/phase1/test_doubling.py"):
-        text = (made.root / path).read_text().replace("phase1", "phase2")
-        (made.root / path.replace("phase1", "phase2")).write_text(text)
-    return made
+        text = (course.root / path).read_text().replace("phase1", "phase2")
+        (course.root / path.replace("phase1", "phase2")).write_text(text)
+    for options in (["copy"], ["own", "--self-study"]):
+        done = gradsync(course.root, "release", root / options[0], *options[1:])
+        assert done.returncode == 0, done.stderr
+    return root
 
 
 @pytest.fixture
-def copy(course, tmp_path):
-    done = gradsync(course.root, "release", tmp_path / "copy")
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "copy"
+def course(made, tmp_path):
+    return Course(shutil.copytree(made / "course", tmp_path / "course"))
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return shutil.copytree(made / "copy", tmp_path / "copy")
+
+
+@pytest.fixture
+def own(made, tmp_path):
+    return shutil.copytree(made / "own", tmp_path / "own")
 
 
 def test_a_later_phase_is_added_to_an_earlier_release(course, tmp_path):
@@ -132,14 +148,6 @@ def test_an_unusable_course_file_is_explained_before_anything_is_written(course,
     assert done.returncode == 2
     assert "course.toml: per_day in [late] must be" in done.stderr
     assert not (tmp_path / "copy").exists()
-
-
-@pytest.fixture
-def own(course, tmp_path):
-    """A copy for self-study."""
-    done = gradsync(course.root, "release", tmp_path / "own", "--self-study")
-    assert done.returncode == 0, done.stderr
-    return tmp_path / "own"
 
 
 def written(folder, body):

@@ -11,7 +11,6 @@ from torch import nn
 
 from gradsync import RankFailure, run_ranks
 
-
 WAITS = {
     "handle": lambda work: work.wait(),
     "future": lambda work: work.get_future().wait(),
