@@ -93,7 +93,7 @@ FOUND = [
     ),
     (
         *("half of Slurm's variables", environment.slurm, {"SLURM_PROCID": "1"}),
-        *("warning", "SLURM_PROCID is set, but SLURM_NTASKS is not", ""),
+        *("failed", "SLURM_PROCID is set, but SLURM_NTASKS is not", ""),
     ),
 ]
 
