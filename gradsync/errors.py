@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-NO_POSIX = (  # a module of the standard library is missing: this is Windows
+POSIX_ONLY = {"fcntl", "grp", "pwd", "resource", "termios"}  # Windows lacks these modules
+NO_POSIX = (
     "Ranks need Linux or macOS. On Windows, run `wsl --install`, and use gradsync in this Linux."
 )
 BROKEN = "A test of the course is broken"  # the beginning of such an error's text

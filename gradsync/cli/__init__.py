@@ -10,7 +10,7 @@ import atexit
 import gc
 import sys
 
-from gradsync.errors import NO_POSIX
+from gradsync.errors import NO_POSIX, POSIX_ONLY
 
 NEEDED = "gradsync's commands need more packages: pip install 'gradsync[course]'"
 
@@ -26,10 +26,9 @@ def main() -> None:
         status = exit_status.run()
     except ModuleNotFoundError as missing:
         module = missing.name or ""
-        if module.startswith("gradsync"):
-            raise
-        is_posix = module not in sys.stdlib_module_names
-        text = f"{module} is not installed. {NEEDED}" if is_posix else NO_POSIX
+        if module.startswith("gradsync") or module in sys.stdlib_module_names - POSIX_ONLY:
+            raise  # Python itself was built without a module such as _lzma
+        text = NO_POSIX if module in POSIX_ONLY else f"{module} is not installed. {NEEDED}"
         print(f"gradsync: {text}", file=sys.stderr)
         status = 2
     sys.exit(status)

@@ -9,11 +9,10 @@ run failed. `fast` contains optimisations, which only save time.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gradsync.errors import NO_POSIX
+from gradsync.errors import NO_POSIX, POSIX_ONLY
 
 if TYPE_CHECKING:
     from gradsync.ranks.failures.rank_failure import RankFailure, RankWarning
@@ -51,6 +50,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     except ModuleNotFoundError as missing:
-        if missing.name in sys.stdlib_module_names:
+        if missing.name in POSIX_ONLY:
             raise ModuleNotFoundError(NO_POSIX, name=missing.name) from None
         raise

@@ -40,6 +40,15 @@ def test_the_engine_says_what_to_do_on_windows(tmp_path):
     assert "ModuleNotFoundError: Ranks need Linux or macOS. On Windows," in ended.stderr
 
 
+@pytest.mark.parametrize("code", [COMMAND.format(["doctor"]), "from gradsync import run_ranks"])
+def test_a_python_that_was_built_without_a_module_is_not_taken_for_windows(code, tmp_path):
+    ended = without(["_ctypes"], code, tmp_path)
+
+    assert ended.returncode == 1
+    assert "_ctypes" in ended.stderr.splitlines()[-1]
+    assert "Windows" not in ended.stderr
+
+
 def test_scripts_are_reviewed_on_windows(tmp_path):
     (tmp_path / "mine.py").write_text("print(1)\n")
     ended = without(["fcntl", "resource"], COMMAND.format(["review", "mine.py"]), tmp_path)
