@@ -43,7 +43,7 @@ from torch import nn
 from gradsync.notebook import check
 
 # %% [markdown]
-# # Part 1: the optimizer's state
+# ## Part 1: the optimizer's state
 #
 # **Adam** keeps two numbers for each parameter, its *state*: a running mean of the gradient, and
 # one of its square.
@@ -107,7 +107,7 @@ def memory(ranks):
 explore(memory, ranks=slider("ranks", 8, 1, 64))
 
 # %% [markdown]
-# ## The owner of each parameter
+# ### The owner of each parameter
 #
 # All ranks choose the same owners without a message, so the rule may use only the parameters and
 # their order.
@@ -129,7 +129,7 @@ print("in turn:   rank 0 owns", sum(sizes[0::2]), " rank 1 owns", sum(sizes[1::2
 print("even part:", sum(sizes) // 2)
 
 # %% [markdown]
-# ## A step, and the messages after it
+# ### A step, and the messages after it
 #
 # Two ranks have the same two weights, both 1.0, and the same averaged gradients. Each steps an
 # ordinary optimizer for the weight that it owns.
@@ -178,7 +178,7 @@ scheduler.step()
 print("outer:", outer.param_groups[0]["lr"], " inner:", inner.param_groups[0]["lr"])
 
 # %% [markdown]
-# ## Exercise: `ShardedOptimizer`
+# ### Exercise: `ShardedOptimizer`
 #
 # Write ZeRO's stage 1 around any `optimizer_class`. It behaves like any other optimizer: groups,
 # `add_param_group`, `zero_grad`, closures, schedulers.
@@ -207,7 +207,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 check("ShardedOptimizer", ShardedOptimizer)
 
 # %% [markdown]
-# # Part 2: an evaluation without padding
+# ## Part 2: an evaluation without padding
 #
 # > **Predict, then run.** A model classifies 22 of 25 samples correctly, 88 %. The three others
 # > are the first samples. What is the accuracy with padding on 4 ranks?
@@ -229,7 +229,7 @@ for num_ranks in range(1, 17):
 padded_accuracy(padded, sum(is_right) / len(is_right))
 
 # %% [markdown]
-# ## Exercise: `evaluate`
+# ### Exercise: `evaluate`
 #
 # As in phase 1, but each sample of the dataset counts exactly once, on any number of ranks. Some
 # ranks get fewer samples, or none. The check finds `shard_without_padding` in this notebook or in
@@ -249,7 +249,7 @@ def evaluate(model: nn.Module, dataset, loss_fn, batch_size: int) -> dict:
 check("phase2/evaluate", evaluate)
 
 # %% [markdown]
-# # Part 3: a run that is interrupted
+# ## Part 3: a run that is interrupted
 #
 # PyTorch does not continue a training run by itself. `torchrun` can start the ranks again, but you
 # decide what they find in a file.
@@ -310,7 +310,7 @@ dist.all_reduce(torch.ones(1))
 # that stopped only because *its* neighbour had. The launcher started every process, so it knows
 # which one ended first.
 #
-# ## Exercise: `train`
+# ### Exercise: `train`
 #
 # Write `train` again, with three additions. A batch is taken in `accumulation_steps` microbatches.
 # `resume_from` is the path of a file from which training goes on if it exists, in mid-epoch and on
@@ -346,7 +346,7 @@ def train(
 check("phase2/train", train)
 
 # %% [markdown]
-# ## What to remember
+# ### What to remember
 #
 # - Adam's state is twice as large as the weights. With sharding each of N ranks keeps 1/N of it,
 #   and owners send their new weights in every step.

@@ -41,7 +41,7 @@ from torch import nn
 from gradsync.notebook import check
 
 # %% [markdown]
-# # Part 1: tensor parallelism
+# ## Part 1: tensor parallelism
 #
 # A linear layer's weight has one row per output and one column per input. Take two layers with 2
 # inputs, 4 hidden values and 2 outputs, and cut the first weight into rows, the second into
@@ -98,7 +98,7 @@ print("ReLU, then sum:", torch.relu(terms).sum().item())
 # The bias of the second layer has the same problem: if each rank adds it to its term, the sum
 # contains it N times, and a test on one rank finds nothing.
 #
-# ## Backward needs a message, too
+# ### Backward needs a message, too
 #
 # Autograd works inside one process and ignores that another rank used the same input. Here each
 # rank has one row of a weight, 2 and 5. The undivided layer's output is (2x, 5x), the loss the sum
@@ -154,7 +154,7 @@ print("without a limit:", (2 * values).tolist())
 print("with the limit: ", values.grad.tolist())
 
 # %% [markdown]
-# ## Exercises: `ColumnParallelLinear` and `RowParallelLinear`
+# ### Exercises: `ColumnParallelLinear` and `RowParallelLinear`
 #
 # Write both layers; outputs and all gradients are those of `nn.Linear`, on every rank. Decide what
 # each direction does for the input of one layer and for the output of the other.
@@ -195,7 +195,7 @@ class RowParallelLinear(nn.Module):
 check("RowParallelLinear", RowParallelLinear)
 
 # %% [markdown]
-# ## Exercise: `load_full_linear`
+# ### Exercise: `load_full_linear`
 #
 # Copy this rank's part of a complete layer into yours. As in notebook 3, an optimizer may already
 # refer to the parameters. The check uses your two layers.
@@ -214,7 +214,7 @@ def load_full_linear(layer, weight, bias):
 check("load_full_linear", load_full_linear)
 
 # %% [markdown]
-# ## What it costs
+# ### What it costs
 #
 # Data parallelism sends gradients, as many bytes as the weights. Tensor parallelism sends
 # activations, in forward and in backward, so it grows with the batch. A row is one sample, or one
@@ -238,7 +238,7 @@ for rows in (64, 2048, 32_768):
     print(f"{rows:6,} rows: {weights / 1e6:.1f} MB or {activations / 1e6:.1f} MB")
 
 # %% [markdown]
-# # Part 2: pipelines
+# ## Part 2: pipelines
 #
 # Each rank has some complete layers, a **stage**, and sends its outputs to the next. But rank 1
 # can't start before rank 0 has sent something.
@@ -283,7 +283,7 @@ for n in (2, 4, 8):
     print(f"N = {n} " + "".join(f"{share:<9.0%}" for share in shares))
 
 # %% [markdown]
-# ## A pipeline on real ranks
+# ### A pipeline on real ranks
 #
 # Three ranks, forward only. Each needs 120 ms for the whole batch, and a sleep replaces the work.
 # Instead of activations they send a counter.
@@ -329,7 +329,7 @@ if rank == 0:
     print(f"in one piece: {one_piece:.2f} s, in four parts: {four_parts:.2f} s")
 
 # %% [markdown]
-# ## Backward through a cut
+# ### Backward through a cut
 #
 # A tensor that arrives in a message has no history. `detach` cuts a computation in the same way:
 # stage 0 computes a = 3w, stage 1 the loss a². At w = 2, a is 6 and the loss 36.
@@ -358,7 +358,7 @@ a.backward(gradient)
 print("after stage 0's backward: w.grad =", w.grad.item())
 
 # %% [markdown]
-# ## The order of messages
+# ### The order of messages
 #
 # All ranks run all forwards first, then all backwards: **GPipe**.
 #
@@ -397,7 +397,7 @@ else:
 draw_schedules({"GPipe": gpipe(3, 6), "1F1B": one_forward_one_backward(3, 6)})
 
 # %% [markdown]
-# ## Exercise: `pipeline_train_step`
+# ### Exercise: `pipeline_train_step`
 #
 # Take one GPipe step. Activations may have any shape and dtype, which the receiver does not know
 # beforehand; microbatches may differ in size; gradients are those of the undivided model, still in
@@ -417,7 +417,7 @@ def pipeline_train_step(stage, microbatches, loss_fn, optimizer):
 check("pipeline_train_step", pipeline_train_step)
 
 # %% [markdown]
-# ## What to remember
+# ### What to remember
 #
 # - Rows, then columns: one sum in forward, after the second layer, and one in backward, before the
 #   first.

@@ -43,7 +43,7 @@ sys.path.append("../phase3")
 from model import EOS, Transformer, standard_library
 
 # %% [markdown]
-# # Part 1: tokens
+# ## Part 1: tokens
 #
 # The documents are the modules of your own Python, and a token is a byte.
 #
@@ -59,7 +59,7 @@ print(f"lost:    {(lengths - room).clamp(min=0).sum():,}")
 print(f"padding: {(room - lengths).clamp(min=0).sum():,}")
 
 # %% [markdown]
-# ## Exercise: `pack_documents`
+# ### Exercise: `pack_documents`
 #
 # One stream, each document followed by `eos`, cut into rows of L + 1 tokens that overlap by one.
 #
@@ -86,7 +86,7 @@ def pack_documents(documents, sequence_length: int, eos: int) -> Tensor:
 check("pack_documents", pack_documents)
 
 # %% [markdown]
-# ## Exercise: `document_mask`
+# ### Exercise: `document_mask`
 #
 # Row `a b 0 c` has two documents, since 0 ends one. `[b, q, k]` is true if token q may see
 # token k.
@@ -113,7 +113,7 @@ def document_mask(inputs: Tensor, eos: int) -> Tensor:
 check("document_mask", document_mask)
 
 # %% [markdown]
-# ## Exercise: `TokenLoader`
+# ### Exercise: `TokenLoader`
 #
 # A generator stops at `yield`. What has it done when the loop's body runs?
 
@@ -168,7 +168,7 @@ class TokenLoader:
 check("TokenLoader", TokenLoader)
 
 # %% [markdown]
-# ## Exercise: `token_weighted_loss`
+# ### Exercise: `token_weighted_loss`
 #
 # > **Predict, then run.** Rank 0 has three tokens with losses 1, 2 and 3, rank 1 has one with 8.
 # > The ranks average their mean losses. By how much does this differ from the mean over tokens?
@@ -192,7 +192,7 @@ def token_weighted_loss(logits: Tensor, targets: Tensor, ignore_index: int = -10
 check("token_weighted_loss", token_weighted_loss)
 
 # %% [markdown]
-# # Part 2: parameters
+# ## Part 2: parameters
 #
 # > **Predict, then run.** Which of the transformer's parameters are worth sharding?
 
@@ -204,7 +204,7 @@ print(f"{len(large)} with two dimensions: {sum(large):,} elements")
 print(f"{len(small)} with one dimension:  {sum(small):,} elements")
 
 # %% [markdown]
-# ## What autograd keeps
+# ### What autograd keeps
 #
 # A linear layer needs its weight again in backward. The next cell counts what autograd saves.
 
@@ -228,7 +228,7 @@ print(saved)
 # The weight is among them, here transposed. If `pack` returns something else, for example where to
 # get the weight, then nothing keeps its memory, and `unpack` has to get it again.
 #
-# ## Where a layer finds its weight
+# ### Where a layer finds its weight
 #
 # > **Predict, then run.** What does the layer compute with, and what does an optimizer see?
 
@@ -239,7 +239,7 @@ print("optimizer sees ones:", bool((next(layer.parameters()) == 1).all()))
 del layer.__dict__["weight"]
 
 # %% [markdown]
-# ## Parts of three ranks
+# ### Parts of three ranks
 
 # %%
 # %%ranks 3
@@ -252,7 +252,7 @@ dist.reduce_scatter(part, list(whole.view(3, 4)))
 print(f"rank {rank} has the sum of part {rank}: {part.tolist()}")
 
 # %% [markdown]
-# ## Exercise: `FullyShardedModule`
+# ### Exercise: `FullyShardedModule`
 #
 # Reference: [Sharding the parameters](../phase3/GUIDELINES.md#sharding-the-parameters), with
 # the way from the naive version to the real one. Start with one layer, and check often.
@@ -283,7 +283,7 @@ class FullyShardedModule(nn.Module):
 check("FullyShardedModule", FullyShardedModule)
 
 # %% [markdown]
-# ## Exercise: `clip_grad_norm_`
+# ### Exercise: `clip_grad_norm_`
 #
 # > **Predict, then run.** Rank 0 has the gradients 3 and 4 of a parameter, rank 1 has 12 and
 # > 0. Each takes the norm of its own. What is the norm of all four?
@@ -307,7 +307,7 @@ def clip_grad_norm_(model, max_norm: float) -> float:
 check("clip_grad_norm_", clip_grad_norm_)
 
 # %% [markdown]
-# # Part 3: half precision
+# ## Part 3: half precision
 #
 # > **Predict, then run.** A weight of 1 gets a hundred updates of 0.001. What is it afterwards in
 # > float32, and in bfloat16?
@@ -322,7 +322,7 @@ tiny = torch.tensor(1e-8)
 print("1e-8 in float16:", tiny.half().item(), "- scaled:", (tiny * 65536).half().item() / 65536)
 
 # %% [markdown]
-# ## Exercise: `LossScaler`
+# ### Exercise: `LossScaler`
 #
 # Reference: [Half precision](../phase3/GUIDELINES.md#half-precision).
 
@@ -355,7 +355,7 @@ class LossScaler:
 check("LossScaler", LossScaler)
 
 # %% [markdown]
-# # Part 4: checkpoints
+# ## Part 4: checkpoints
 #
 # > **Predict.** Three ranks replace their files one after another, and the machine fails after the
 # > second. What does loading find?
@@ -375,7 +375,7 @@ print("saved:    ", [part.tolist() for part in saved_parts])
 print("forgotten:", [part.tolist() for part in torch.cat(saved_parts).chunk(2)])
 
 # %% [markdown]
-# ## Exercises: `save_sharded` and `load_sharded`
+# ### Exercises: `save_sharded` and `load_sharded`
 #
 # Reference: [Checkpoints in shards](../phase3/GUIDELINES.md#checkpoints-in-shards).
 
@@ -398,7 +398,7 @@ check("save_sharded", save_sharded)
 check("load_sharded", load_sharded)
 
 # %% [markdown]
-# # Part 5: training
+# ## Part 5: training
 #
 # > **Predict, then run.** A model that knows nothing gives each of 256 bytes the same probability.
 # > What is its loss?
@@ -410,7 +410,7 @@ print(f"{nn.functional.cross_entropy(logits[0, :-1], tokens[0, 1:]).item():.2f}"
 print(f"ln 256 = {torch.tensor(256.0).log().item():.2f}; documents end with byte {EOS}")
 
 # %% [markdown]
-# ## Exercise: `train`
+# ### Exercise: `train`
 #
 # The check takes your other functions from this notebook or from your files in `phase3/`.
 # Afterwards `gradsync train phase3` in a terminal trains the transformer, and prints a sample
@@ -441,7 +441,7 @@ def train(
 check("phase3/train", train)
 
 # %% [markdown]
-# ## What to remember
+# ### What to remember
 #
 # - Packing wastes no computation, but only a mask keeps documents apart.
 # - Weigh tokens, not ranks.

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from gradsync.notebook import check
 
 # %% [markdown]
-# # Part 1: groups
+# ## Part 1: groups
 #
 # Six ranks, two copies of a model, each split over three ranks. The ranks of a row exchange
 # activations, and those of a column average gradients.
@@ -79,7 +79,7 @@ dist.all_reduce(number, group=groups[rank // 2])
 print(f"rank {rank}: the sum of the ranks of my group is {number:.0f}")
 
 # %% [markdown]
-# ## Exercise: `make_groups`
+# ### Exercise: `make_groups`
 #
 # Reference: [Groups](../phase3/GUIDELINES.md#groups). For a hint, run `!gradsync hint make_groups`
 # in a new cell.
@@ -95,7 +95,7 @@ def make_groups(data: int, tensor: int):
 check("make_groups", make_groups)
 
 # %% [markdown]
-# # Part 2: long sequences
+# ## Part 2: long sequences
 #
 # Attention compares every query with every key. A softmax over keys that arrive in two pieces:
 #
@@ -139,7 +139,7 @@ print("less the maximum:", (large - large.max()).exp() / (large - large.max()).e
 #
 # </details>
 #
-# ## Chunks on a ring
+# ### Chunks on a ring
 
 # %%
 # %%ranks 4
@@ -175,7 +175,7 @@ print(f"rank {rank} has seen the chunks of ranks {seen}")
 #
 # </details>
 #
-# ## Exercise: `ring_attention`
+# ### Exercise: `ring_attention`
 #
 # Reference: [Long sequences](../phase3/GUIDELINES.md#long-sequences).
 
@@ -190,7 +190,7 @@ def ring_attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = True) -> T
 check("ring_attention", ring_attention)
 
 # %% [markdown]
-# # Part 3: experts
+# ## Part 3: experts
 #
 # A layer with E experts has E times the parameters, but each token is computed by one of them. The
 # router decides which. With E/N experts on each rank, tokens travel.
@@ -231,7 +231,7 @@ print("in order:", (tokens[order] + 1)[order.argsort()].tolist())
 #
 # </details>
 #
-# ## Exercise: `ExpertParallelMLP`
+# ### Exercise: `ExpertParallelMLP`
 #
 # Reference: [Experts](../phase3/GUIDELINES.md#experts).
 
@@ -257,7 +257,7 @@ class ExpertParallelMLP(nn.Module):
 check("ExpertParallelMLP", ExpertParallelMLP)
 
 # %% [markdown]
-# ## Exercise: `load_balancing_loss`
+# ### Exercise: `load_balancing_loss`
 #
 # A router that prefers an expert trains it more, and then prefers it more. A second loss keeps the
 # shares equal.
@@ -283,7 +283,7 @@ def load_balancing_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
 check("load_balancing_loss", load_balancing_loss)
 
 # %% [markdown]
-# ## What to remember
+# ### What to remember
 #
 # - Every rank creates every group.
 # - A softmax in pieces needs the maximum so far, and sums relative to it.

@@ -39,7 +39,7 @@ from schedules import gpipe, one_forward_one_backward
 from gradsync.notebook import check
 
 # %% [markdown]
-# # Two orders
+# ## Two orders
 #
 # > **Predict.** Three ranks, six microbatches. In GPipe, how many microbatches has rank 0 run
 # > forward when the first gradient arrives? And when could the first gradient have arrived?
@@ -71,7 +71,7 @@ explore(
 # Both take the same time. 1F1B has three parts: N − 1 − r forwards ahead, one forward and one
 # backward in turn, and the rest of the backwards.
 #
-# # What it keeps
+# ## What it keeps
 #
 # > **Predict, then run.** A microbatch's activations are kept from its forward to its backward.
 # > What is the largest number on each rank, with 6 microbatches? With 60?
@@ -103,7 +103,7 @@ for microbatches in (3, 6, 24, 96):
     print(f"3 ranks, {microbatches:2} microbatches: {2 / (microbatches + 2):.0%} bubble")
 
 # %% [markdown]
-# # Both send first
+# ## Both send first
 #
 # In the middle part, neighbours have something for each other: one activations, one a gradient.
 #
@@ -128,7 +128,7 @@ dist.recv(other, 1 - rank)
 #
 # </details>
 #
-# # Letting go
+# ## Letting go
 #
 # > **Predict, then run.** After its backward, nothing of a microbatch is needed. What keeps its
 # > outputs and its graph if you add up losses?
@@ -146,7 +146,7 @@ while node is not None and node.next_functions:
 print("the sum of losses keeps a chain of", length, "nodes, and all that they refer to")
 
 # %% [markdown]
-# ## Exercise: `pipeline_1f1b`
+# ### Exercise: `pipeline_1f1b`
 #
 # Begin with a copy of your `pipeline_train_step`: what a microbatch needs is the same. The check
 # looks at the order of the passes, and at what is kept.
@@ -165,7 +165,7 @@ def pipeline_1f1b(stage, microbatches, loss_fn, optimizer) -> float:
 check("pipeline_1f1b", pipeline_1f1b)
 
 # %% [markdown]
-# ## What to remember
+# ### What to remember
 #
 # - The order of the passes decides what is kept, not what is computed.
 # - Rank r keeps N − r microbatches, however many there are.
