@@ -4,6 +4,7 @@ The source folder is the repository itself: the guides of the phases and the fil
 pages as they are, and relative links between them work here and on a code host.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -55,4 +56,35 @@ suppress_warnings = ["misc.highlighting_failure", "myst.header"]  # csv has no l
 copybutton_exclude = ".linenos, .gp, .go"
 linkcheck_timeout = 20
 
-write_pages(HERE.parent)
+SITE = re.compile(r"https://gradsync\.github\.io/gradsync/(docs/[\w/-]+)\.html")
+LEARN = (
+    "install learning made/exercises ../phase1/GUIDELINES ../phase2/GUIDELINES ../phase3/GUIDELINES"
+)
+CONTENTS = {  # of a page: captions and the pages below them; a code host would show them as code
+    "docs/index": {
+        "Learn": f"{LEARN} notebooks debugging launching ../cluster/README speed scaling"
+        " made/codes/index",
+        "Teach": "teaching classes grading nbgrader another-course ../SECURITY",
+        "Test your code": "engine assertions made/reference/index",
+        "Review a script": "review ../gradsync/review/pages/README",
+        "More": "made/commands/index figures ../CHANGELOG ../CONTRIBUTING",
+    },
+    "docs/notebooks": {"All lessons": "../notebooks/[0-9]*"},
+    "gradsync/review/pages/README": {"Rules": "DDP*"},
+}
+
+
+def complete(_, page: str, source: list[str]) -> None:
+    """Add a page's contents, and let Sphinx check links to pages that only this site has."""
+    text = SITE.sub(r"/\1.md", source[0])
+    hidden = "" if page == "docs/notebooks" else ":hidden:\n"
+    for caption, pages in CONTENTS.get(page, {}).items():
+        entries = "\n".join(pages.split())
+        text += f"\n```{{toctree}}\n:glob:\n{hidden}:caption: {caption}\n\n{entries}\n```\n"
+    source[0] = text
+
+
+def setup(app) -> None:
+    """Connect the function above."""
+    write_pages(HERE.parent)
+    app.connect("source-read", complete)
