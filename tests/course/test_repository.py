@@ -3,10 +3,10 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from texts import ROOT, files_of
 
 import gradsync
 import gradsync.cases
@@ -14,7 +14,6 @@ import gradsync.notebook
 import gradsync.testing
 from gradsync.course.catalogue import read_toml
 
-ROOT = Path(__file__).parents[2]
 PROJECT = read_toml(ROOT / "pyproject.toml")["project"]
 ADDRESS = PROJECT["urls"]["Repository"]
 TEMPLATES = "gradsync/course/release/files"
@@ -26,13 +25,14 @@ CHECKED = {  # by the schema that others publish for them
     "github-workflows": [".github/workflows/*.yml", f"{TEMPLATES}/check.yml"],
     "gitlab-ci": [f"{TEMPLATES}/gitlab-ci.yml"],
 }
+SHOWN = {"github-workflows": ".github/workflows/review.yml", "gitlab-ci": ".gitlab-ci.yml"}
 
 
 def test_each_file_names_the_same_address():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 
     assert citation["repository-code"] == ADDRESS
-    for name in ("README.md", "docs/install.md", "docs/engine.md"):
+    for name in ("README.md", "docs/install.md", "docs/engine.md", "docs/review.md"):
         assert f"@ git+{ADDRESS}'" in (ROOT / name).read_text()
     path = ADDRESS.removeprefix("https://github.com")
     for hosted in (f"mybinder.org/v2/gh{path}/main?", f"codespaces.new{path})"):
@@ -51,8 +51,11 @@ def test_the_citation_has_the_version_and_the_license():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schema", CHECKED)
-def test_what_other_programs_read_has_their_schema(schema):
+def test_what_other_programs_read_has_their_schema(schema, tmp_path):
     files = [path for pattern in CHECKED[schema] for path in ROOT.glob(pattern)]
+    if schema in SHOWN:
+        files.append(tmp_path / "shown.yml")
+        files[-1].write_text(files_of("docs/review.md")[SHOWN[schema]], encoding="utf-8")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}"]
     if schema == "gitlab-ci":
         command += ["--data-transform", "gitlab-ci"]  # its `!reference` tags
