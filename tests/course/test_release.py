@@ -257,22 +257,3 @@ def test_a_right_solution_passes_every_visible_test_of_the_copy(copy):
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("✓") == sum(len(COURSE.exercises(phase)) for phase in COURSE.phases)
-
-
-def test_hints_and_the_main_of_the_data_loader_work_in_the_copy(copy):
-    hint = run(copy, "-m", "gradsync", "hint", "average_gradients")
-    shares = run(copy, "phase1/template_data_loader.py")
-
-    assert "average_gradients: " in hint.stdout
-    assert shares.stdout.splitlines()[0] == "rank 0: [0, 1, 2]"
-
-
-@pytest.mark.slow
-def test_traces_and_the_main_of_the_trainer_work_in_the_copy(copy):
-    trace = run(copy, "-m", "gradsync", "trace")
-    trainer = run(copy, "phase1/template_trainer.py")
-
-    assert trace.returncode == 0, trace.stderr
-    assert (copy / "trace.svg").is_file()
-    assert trainer.returncode == 0, trainer.stderr
-    assert "epoch" in trainer.stdout

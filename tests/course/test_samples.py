@@ -1,7 +1,7 @@
-"""The samples of the texts: their code runs, and the parser of each command accepts them.
+"""The samples of the texts: their code runs, and the commands in sentences exist.
 
-Other tests run docs/another-course.md and the programs of docs/engine.md, the lines on the pages of
-codes (test_explained_lines.py) and of rules (tests/grader/review), and the notebooks.
+Other tests run the shell samples (test_shell_samples.py), the lines on the pages of codes
+(test_explained_lines.py) and of rules (tests/grader/review), and the notebooks.
 """
 
 import json
@@ -18,19 +18,12 @@ import yaml
 from review_samples import WRONG
 from small_course import write_course
 from terminal import in_a_terminal
+from texts import FENCE, ROOT, TEXTS, files_of, samples, text_of
 
-from gradsync.cli.app import COMMANDS, complete
+from gradsync.cli.app import complete
 from gradsync.course.settings import read_settings
 from gradsync.grading.classes.corrections import read_overrides
 
-ROOT = Path(__file__).parents[2]
-TEXTS = sorted(
-    path
-    for pattern in ("*.md", "docs/*.md", "phase*/GUIDELINES.md", "cluster/README.md")
-    for path in ROOT.glob(pattern)
-    if path.name != "CHANGELOG.md"
-)
-FENCE = re.compile(r"^( *)```(\w+)\n(.*?)^\1```$", re.M | re.S)
 COMMAND = re.compile(r"(?:^|\$ |&& )gradsync ([a-z][^#\n&|]*)", re.M)
 MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.M)
 SHELL = {"bash", "console", "text"}
@@ -40,72 +33,33 @@ RUN = {  # pages with other code, which a test here or elsewhere runs
 }
 
 
-def samples(page, *kinds):
-    """Return the samples of a text in these languages, in order."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    return [textwrap.dedent(body) for _, kind, body in FENCE.findall(text) if kind in kinds]
-
-
-def commands(path):
+def commands(page):
     """Return the commands of a text's shell samples and code spans, without `gradsync`."""
-    text = path.read_text(encoding="utf-8")
-    spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", text))
-    parts = (*samples(path, "bash", "console"), *spans)
+    spans = re.findall(r"`([^`\n]+)`", FENCE.sub("", text_of(page)))
+    parts = (*samples(page, "bash", "console"), *spans)
     return [command for part in parts for command in COMMAND.findall(part)]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_the_commands_of_a_text_exist_with_these_options(path):
-    for command in commands(path):
+@pytest.mark.parametrize("page", TEXTS)
+def test_the_commands_of_a_text_exist_with_these_options(page):
+    for command in commands(page):
         name, *rest = shlex.split(command)
         options = {option for param in complete(name).params for option in (*param.opts, "--help")}
         assert {word.split("=")[0] for word in rest if word.startswith("-")} <= options, command
 
 
-def shell_commands():
-    """Return the commands of all shell samples, which are complete, unlike those in a sentence."""
-    return sorted(
-        {
-            command.strip()
-            for path in TEXTS
-            for sample in samples(path, "bash", "console")
-            for command in COMMAND.findall(sample)
-        }
-    )
-
-
-@pytest.mark.parametrize("command", shell_commands())
-def test_the_command_of_a_sample_is_accepted(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "NEWER.zip").touch()  # the file of `gradsync update` must exist
-    name, *words = shlex.split(command)
-
-    context = complete(name).make_context(name, words)  # raises if it is not accepted
-
-    assert context.command.name == name
-
-
-def test_most_commands_are_in_a_text():
-    named = {command.split()[0] for path in TEXTS for command in commands(path)}
-
-    assert len(named) > 0.9 * len(COMMANDS)
-
-
 def test_the_targets_of_make_exist():
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.M))
-    named = {target for path in TEXTS for target in MAKE.findall(path.read_text(encoding="utf-8"))}
+    named = {target for page in TEXTS for target in MAKE.findall(text_of(page))}
 
     assert len(named) > 5
     assert named <= targets
 
 
 def test_no_page_has_code_that_no_test_runs():
-    kinds = {
-        path.name: {kind for _, kind, _ in FENCE.findall(path.read_text(encoding="utf-8"))}
-        for path in TEXTS
-    }
+    kinds = {page: {kind for _, kind, _ in FENCE.findall(text_of(page))} for page in TEXTS}
 
-    assert {name for name, found in kinds.items() if found - SHELL} <= RUN
+    assert {Path(page).name for page, found in kinds.items() if found - SHELL} <= RUN
 
 
 PRELUDE = """
@@ -239,7 +193,7 @@ def test_the_settings_and_the_correction_on_the_page_of_classes_are_read(tmp_pat
 
 def test_other_tools_read_findings_as_the_page_of_the_review_says(tmp_path):
     [task] = samples("docs/review.md", "json")
-    [hooks] = samples("docs/review.md", "yaml")
+    hooks = files_of("docs/review.md")[".pre-commit-config.yaml"]
     pattern = json.loads(task)["tasks"][0]["problemMatcher"]["pattern"]
     (tmp_path / "train.py").write_text(WRONG)
 

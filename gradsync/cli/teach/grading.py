@@ -103,7 +103,7 @@ def grade_command(
 
     [dim]gradsync grade ada.zip[/]                      one submission
     [dim]gradsync grade class/ --phase 1 --out week3[/]  a class
-    [dim]gradsync grade class/ --only ada --out week3[/] one submission of it
+    [dim]gradsync grade class/ --phase 1 --only ada --out week3[/]  one submission of it
     [dim]gradsync grade class/ --phase 2 --add-phase --out week3[/]  points of another phase, too
     """
     course = find_course(carried=True)
