@@ -17,7 +17,7 @@ demo: .venv/ready  ## grade three submissions and show their reports
 notebooks: .venv/ready  ## open the self-study notebooks in JupyterLab, or print its address
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) notebooks
 
-test: bubblewrap chromium  ## run the linters and the tests, except slow ones (8 minutes on 2 cores)
+test: bubblewrap chromium  ## run the linters and the tests, except slow ones (12 minutes on 2 cores)
 	$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
 quick-tests: .venv/ready

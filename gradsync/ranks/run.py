@@ -76,7 +76,7 @@ def run_ranks(
         **inputs: the function's other arguments, the same for every rank.
 
     Returns:
-        The observation; as a sequence, it has the ranks' return values: `run_ranks(f, 4)[2]`.
+        The observation, a sequence of the ranks' return values, such as `run_ranks(f, 4)[2]`.
 
     Raises:
         RankFailure: a rank raised, died, deadlocked or timed out; the message says which and where.
