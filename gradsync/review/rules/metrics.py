@@ -104,7 +104,8 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
         values = step.values if _reports(step) else []
         deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
         others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
-        if any(value.tags & {RANK, MAYBE_RANK} for value in others) or names_rank(step):
+        named = "rank" in ast.unparse(step.node).lower()
+        if named or any(value.tags & {RANK, MAYBE_RANK} for value in others):
             continue
         if deciding or any(REDUCED in value.deep_tags() for value in values):
             yield at(

@@ -757,6 +757,70 @@ def test_a_correct_script_has_no_findings(kind):
     assert [(f.line, f.code) for f in found] == []
 
 
+PARTIAL = """
+import functools
+make = functools.partial(DataLoader, batch_size=4)
+dist.init_process_group("gloo")
+"""
+LOSS = """
+from torch.distributed.nn.functional import all_gather
+
+class Contrast(nn.Module):
+    def forward(self, own):
+        return (own @ torch.cat(all_gather(own)).T).sum()
+"""
+SHARE = """
+class Share(torch.utils.data.Sampler):
+    def __init__(self, n, rank, world_size):
+        self.n, self.rank, self.world_size = n - n % world_size, rank, world_size
+
+    def __iter__(self):
+        for number in range(self.n):
+            if number % self.world_size == self.rank:
+                yield number
+"""
+PLAIN = "TensorDataset(torch.ones(8, 2))"
+STEP = "\nfor (x,) in loader:\n    {loss}.backward()\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        PARTIAL
+        + f"data = {PLAIN}\nmodel = functools.partial(DistributedDataParallel)(nn.Linear(2, 1))"
+        + "\nloader = make(data, sampler=DistributedSampler(data))"
+        + STEP.format(loss="model(x).sum()"),
+        LOSS
+        + PARTIAL
+        + f"data = {PLAIN}\nmodel = DistributedDataParallel(nn.Linear(2, 1))"
+        + "\nloader = make(data, sampler=DistributedSampler(data))"
+        + STEP.format(loss="Contrast()(model(x))"),
+        SHARE
+        + PARTIAL
+        + f"data = {PLAIN}\nmodel = DistributedDataParallel(nn.Linear(2, 1))"
+        + "\nloader = make(data, sampler=Share(8, dist.get_rank(), dist.get_world_size()))"
+        + STEP.format(loss="model(x).sum()"),
+    ],
+    ids=["partial", "a loss with a differentiable gather", "equal shares by a condition"],
+)
+def test_a_correct_loop_with_arguments_bound_or_classes_called_has_no_findings(script):
+    assert review_text(START + script + END, "script.py").findings == ()
+
+
+def test_a_folder_of_a_function_without_its_caller_is_not_judged():
+    body = """
+def main():
+    dist.init_process_group("gloo")
+    os.makedirs("runs")
+    DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+"""
+
+    assert review_text(START + body, "helper.py").findings == ()
+    assert [f.code for f in review_text(START + body + "\nmain()" + END, "train.py").findings] == [
+        "DDP037"
+    ]
+
+
 @pytest.mark.parametrize("name", ["test_group.py", "src/group_test.py", "conftest.py"])
 def test_a_test_may_choose_its_ranks_and_ports(name):
     script = (
@@ -770,6 +834,8 @@ def setup():
 
     assert [f.code for f in review_text(script, "train.py").findings] == ["DDP021", "DDP020"]
     assert review_text(script, name).findings == ()
+    if name != "conftest.py":  # a script, whatever its name is
+        assert review_text(script + '\nif __name__ == "__main__":\n    setup()\n', name).findings
 
 
 def test_a_file_beside_the_script_hides_an_installed_package(tmp_path):

@@ -40,7 +40,7 @@ for (x,) in DataLoader(data, sampler=DistributedSampler(data)):
         """
 class Trainer:
     def __init__(self):
-        self.model = nn.Linear(2, 1).cuda()
+        self.model, self.loss = nn.Linear(2, 1).cuda(), nn.MSELoss()
         self.sampler = DistributedSampler(data)
         self.loader = DataLoader(data, sampler=self.sampler)
         self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
@@ -50,7 +50,7 @@ class Trainer:
             self.sampler.set_epoch(epoch)
             for (x,) in self.loader:
                 self.optimizer.zero_grad()
-                self.model(x.cuda()).mean().backward()
+                self.loss(self.model(x.cuda()), x.cuda()).backward()
                 self.optimizer.step()
 """
         + BEGIN
@@ -258,19 +258,6 @@ if dist.get_rank() == 0 and now > best:
         "DDP037",
         BEGIN + MODEL + "shutil.rmtree('out', ignore_errors=True)\n" + STEP,
     ),
-    "gradients that are clipped before they are unscaled": (
-        "DDP038",
-        BEGIN
-        + MODEL
-        + """
-scaler = torch.cuda.amp.GradScaler()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-scaler.scale(model(torch.ones(1, 2)).sum()).backward()
-torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)
-scaler.step(optimizer)
-scaler.update()
-""",
-    ),
     "the forward method of a sharded model": (
         "DDP039",
         BEGIN
@@ -326,15 +313,16 @@ dist.broadcast(value, 0, group=pairs[dist.get_rank() // 2])
     "a loss of gathered outputs": (
         "DDP045",
         """
-def contrast(own):
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, own)
-    every = torch.cat(parts)
-    return nn.functional.cross_entropy(every @ every.T, torch.arange(len(every)))
+class Contrast(nn.Module):
+    def forward(self, own):
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, own)
+        every = torch.cat(parts)
+        return nn.functional.cross_entropy(every @ every.T, torch.arange(len(every)))
 """
         + BEGIN
         + MODEL
-        + "contrast(model(torch.ones(4, 2).cuda())).backward()\n",
+        + "Contrast()(model(torch.ones(4, 2).cuda())).backward()\n",
     ),
     "indices that each process shuffles for itself": (
         "DDP035",
@@ -618,6 +606,91 @@ if isinstance(model, DistributedDataParallel):
 """,
     ),
 }
+
+
+FLOWS = {
+    "a skipped step after a loss of the script's own": (
+        "DDP017",
+        """
+class Loss(nn.Module):
+    def forward(self, x):
+        return x.square().mean()
+""",
+        "loss = Loss()(model(x))\n        if torch.isnan(loss):\n            continue\n        "
+        "loss.backward()",
+    ),
+    "a counter that is called with the accuracy of a share": (
+        "DDP017",
+        """
+class Patience:
+    def __init__(self):
+        self.best, self.bad, self.stop = 0, 0, False
+
+    def __call__(self, accuracy):
+        self.bad = 0 if accuracy > self.best else self.bad + 1
+        if self.bad > 3:
+            self.stop = True
+
+patience = Patience()
+""",
+        "model(x).sum().backward()\n        with torch.no_grad():\n            r = model(x) > 0\n"
+        "    patience(r.float().mean().item())\n    if patience.stop:\n        break",
+    ),
+    "a state of shards after some ranks have left": (
+        "DDP016",
+        """
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+def save(model):
+    if dist.get_rank() > 0:
+        return
+    torch.save(model.state_dict(), "model.pt")
+
+model = FullyShardedDataParallel(nn.Linear(2, 1).cuda())
+""",
+        "model(x).sum().backward()\n    save(model)",
+    ),
+    "every n-th batch": (
+        "DDP006",
+        "loader = list(enumerate(DataLoader(data)))\nrank, world_size = dist.get_rank(), 4 * nodes",
+        "if x[0] % world_size == rank:\n            model(x[1]).sum().backward()",
+    ),
+    "a split with a seed of each rank": (
+        "DDP035",
+        "torch.manual_seed(dist.get_rank())\ndata, rest = random_split(data, [6, 2])",
+        "model(x).sum().backward()",
+    ),
+    "a checkpoint of the first process on each machine, by a launcher": (
+        "DDP041",
+        "",
+        "model(x).sum().backward()\n    if int(os.environ['LOCAL_RANK']) == 0:\n        "
+        "torch.save(model.module.state_dict(), 'model.pt')",
+    ),
+    "a loader in `yield from`, with a sampler chosen at run time": (
+        "DDP005",
+        """
+from torch.utils.data import RandomSampler
+
+def forever(loader):
+    while True:
+        yield from loader
+
+Kind = DistributedSampler if dist.is_initialized() else RandomSampler
+loader = forever(DataLoader(data, sampler=Kind(data)))
+""",
+        "model(x).sum().backward()",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_a_mistake_is_followed_through_classes_and_generators(kind):
+    code, before, step = FLOWS[kind]
+    loop = "for epoch in range(9):\n    sampler.set_epoch(epoch)\n    for x in loader:\n        "
+    loader = "sampler = DistributedSampler(data)\nloader = DataLoader(data, sampler=sampler)\n"
+    script = START + BEGIN + MODEL + loader + before + "\n" + loop + step + "\n" + END
+
+    assert [f.code for f in review_text(script, "script.py").findings] == [code]
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
