@@ -44,7 +44,7 @@ _MACHINES = (
     r"n_?nodes|num_(nodes|machines)|(node|machine)_rank|NODE_RANK|SLURM_|GROUP_RANK|\.nodes\b|OMPI_|"
     r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
 )
-_LOCALHOST = r"localhost|127\.0\.0\.1|standalone"
+_LOCALHOST = r"localhost|127\.0\.0\.1|standalone|[Ss]ingle[-_ ]?([Nn]ode|[Mm]achine)"
 _ADDRESS = r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
 _WITH_BATCH_NORM = re.compile(
     r"^torchvision\.models\..*(resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$)"
@@ -165,9 +165,10 @@ def mentions(program: Program, pattern: str) -> bool:
 
 
 def names_rank(step: Step) -> bool:
-    """Return whether a message says which rank it is from."""
+    """Return whether a message says which rank or GPU it is from."""
     tags = mixed(step.values).tags
-    return bool(tags & {RANK, MAYBE_RANK}) or "rank" in ast.unparse(step.node).lower()
+    named = re.search("rank|gpu|device", ast.unparse(step.node), re.IGNORECASE)
+    return bool(tags & {RANK, MAYBE_RANK} or named)
 
 
 def has_mesh(program: Program) -> bool:
