@@ -163,13 +163,6 @@ class Interpreter:
 
     # Statements
 
-    def body(self, code: Code, frame: Frame) -> None:
-        """Run the statements of a function."""
-        if isinstance(code.node, ast.Lambda):
-            frame.returned.append(self.value_of(code.node.body))
-        elif not isinstance(code.node, ast.ClassDef):
-            self.block(code.node.body)
-
     def block(self, statements: Sequence[ast.stmt]) -> str:
         """Run statements; return how they end: "return", "raise", "break", "continue" or ""."""
         for statement in statements:
@@ -289,6 +282,8 @@ class Interpreter:
 
     def _is_about_a_parameter(self, test: ast.expr) -> bool:
         """Return whether this is `x`, `not x` or `x > 1`, of an argument that never changes."""
+        if isinstance(test, ast.BoolOp):  # its value is known only if such an operand decides
+            return any(map(self._is_about_a_parameter, test.values))
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test = test.operand
         if isinstance(test, ast.Compare):
@@ -511,7 +506,7 @@ class Interpreter:
         if base.path and not base.things:
             return Value(path=f"{base.path}.{name}")
         found: Value | None = None
-        for thing in base.of_kind(*{t.kind for t in base.things}):
+        for thing in base.of_kind(*base.kinds()):
             value = self.attribute_of(thing, name)
             if value is not None:
                 found = value if found is None else either(found, value)
@@ -642,7 +637,10 @@ class Interpreter:
             guard = Guard(node, mixed(values), isinstance(node.op, ast.And))
             values.append(self._under(guard, operand))
             found = either(found, values[-1])
-        return replace(found, tags=mixed(values).tags, const=UNKNOWN)
+        decisive = isinstance(node.op, ast.Or)  # one true operand decides `or`, one false `and`
+        pairs = zip(node.values, values, strict=True)
+        known = any(v.const is decisive and self._is_about_a_parameter(n) for n, v in pairs)
+        return replace(found, tags=mixed(values).tags, const=decisive if known else UNKNOWN)
 
     def _under(self, guard: Guard, node: ast.expr) -> Value:
         """Evaluate an expression that Python evaluates only under a condition."""
@@ -749,7 +747,8 @@ class Interpreter:
         func = node.func
         if not isinstance(func, ast.Attribute):
             return self.value_of(func), Value(), ""
-        if self._is_super(func.value) and self.frame.of_class is not None:
+        is_super = getattr(getattr(func.value, "func", None), "id", "") == "super"
+        if is_super and self.frame.of_class is not None:
             found = classes.in_bases(self.frame.of_class, func.attr)
             me = self.frame.env.get(self.frame.me, Value())
             if found is not None and found.code is not None:
@@ -767,14 +766,6 @@ class Interpreter:
         if callee is None and code is not None and isinstance(code.node, ast.ClassDef):
             callee = classes.find(code, func.attr)
         return callee or Value(), receiver, func.attr
-
-    @staticmethod
-    def _is_super(node: ast.expr) -> bool:
-        return (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "super"
-        )
 
     def _arguments(self, node: ast.Call) -> tuple[tuple[Value, ...], dict[str, Value]]:
         args: list[Value] = []
@@ -975,7 +966,10 @@ class Interpreter:
         self.stack.append(step.node)
         self.functions.append(code.node)
         self.evaluating += without_gradients
-        self.body(code, frame)
+        if isinstance(code.node, ast.Lambda):
+            frame.returned.append(self.value_of(code.node.body))
+        else:
+            self.block(code.node.body)
         self.frame = previous
         self.evaluating -= without_gradients
         self.stack.pop()

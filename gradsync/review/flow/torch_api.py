@@ -107,10 +107,11 @@ _KEEPS_NOTHING = (
     "torch", "numpy", "os", "math", "random", "time", "tqdm", "json", "logging", "pathlib",
     "builtins", "itertools", "functools", "collections", "contextlib", "copy", "warnings",
     "wandb", "argparse", "sys", "typing", "datetime", "shutil", "rich", "transformers",
-    "datasets", "torchvision", "einops", "tempfile",
+    "datasets", "torchvision", "einops", "tempfile", "sklearn", "scipy",
 )  # fmt: skip
 _COMPUTES = (
     "torch", "numpy", "os", "math", "builtins", "itertools", "functools", "operator", "pathlib",
+    "sklearn", "scipy",
 )  # fmt: skip
 _PASS_ON: dict[str, tuple[str, ...]] = {"enumerate": (NUMBERED,), "cycle": (AGAIN,)}
 _PASS_ON |= dict.fromkeys(("tqdm", "iter", "trange", "list", "reversed", "islice", "track"), ())
