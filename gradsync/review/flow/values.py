@@ -25,7 +25,7 @@ Three operations combine values:
 
 - `mixed`, for an expression: the result has the tags of all operands.
 - `either`, for two branches: a certain tag of only one side becomes uncertain (RANK becomes
-  MAYBE_RANK, OWN and DATA disappear), unless the other side is a constant.
+  MAYBE_RANK; OWN, DATA and the kind of rank disappear), unless the other side is a constant.
 - `Value.cleared`, for a collective: its result is equal on all ranks, and has none of these tags.
 
 A condition adds its own tags: a name that is assigned under a condition on the rank depends on the
@@ -325,7 +325,7 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
             unsure = value.tags - second.tags
             if RANK in unsure:
                 tags = tags - {RANK} | {MAYBE_RANK}
-            tags -= unsure & {DATA, OWN, EVAL, CLOCK}
+            tags -= unsure & {DATA, OWN, EVAL, CLOCK, LOCAL, GLOBAL, SPAWNED}
     return tags
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole, whole_script
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import LOCAL, MAYBE_RANK, RANK, Guard, Step, Value
+from gradsync.review.flow.values import CLOCK, DATA, MAYBE_RANK, RANK, Guard, Step, Value
 from gradsync.review.queries import (
     any_number_of_machines,
     argument_node,
@@ -46,18 +46,20 @@ _WRITES = ("savefig", "to_csv", "write_text", "write_bytes")  # methods
 def saved_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find files that all ranks write to the same path at the same time."""
     for step in program.steps:
-        path = _written(step)
-        if path is None or path.of_kind("buffer") or not surely_on_every_rank(step):
-            continue
-        if LOCAL in path.tags:
-            continue
-        if not path.deep_tags() & {RANK, MAYBE_RANK}:
+        if _writes_the_same_file(step) and surely_on_every_rank(step):
             yield at(
                 step,
                 "Every rank writes this file at the same time: it is written N times, and the "
                 "result may be damaged.",
                 sure=share_files(program),
             )
+
+
+def _writes_the_same_file(step: Step) -> bool:
+    """Return whether a call writes a file whose name is the same on all ranks."""
+    path = _written(step)
+    own = {RANK, MAYBE_RANK, DATA, CLOCK}  # a file for each rank, sample or time
+    return path is not None and not path.of_kind("buffer") and not path.deep_tags() & own
 
 
 def _written(step: Step) -> Value | None:
@@ -86,12 +88,10 @@ def _written(step: Step) -> Value | None:
 def saved_on_each_machine(program: Program) -> Iterator[Hit]:
     """Find files that are written where the rank on this machine is 0."""
     for step in program.steps:
-        path = _written(step)
-        if path is None or path.of_kind("buffer") or path.deep_tags() & {RANK, MAYBE_RANK}:
-            continue
         by_rank = [guard.value for guard in step.guards if guard.value.tags & {RANK, MAYBE_RANK}]
         state = any(thing.kind == "state" for arg in step.args for thing in arg.deep())
-        if by_rank and all(of_one_machine(program, value) for value in by_rank):
+        once = by_rank and all(of_one_machine(program, value) for value in by_rank)
+        if once and _writes_the_same_file(step):
             yield at(
                 step,
                 "On several machines, one rank of each of them writes this file at the same time, "
@@ -110,7 +110,8 @@ def saved_on_each_machine(program: Program) -> Iterator[Hit]:
 def races_for_a_folder(program: Program) -> Iterator[Hit]:
     """Find folders that a rank makes after another rank has made them, or deletes again."""
     for step in program.steps:
-        makes = step.path in ("os.mkdir", "os.makedirs") or step.method == "mkdir"
+        own = step.receiver.of_kind("module")  # a function of the script's own
+        makes = step.path in ("os.mkdir", "os.makedirs") or (step.method == "mkdir" and not own)
         deletes = step.path == "shutil.rmtree"
         if (not makes and not deletes) or step.handlers or not surely_on_every_rank(step):
             continue
@@ -297,7 +298,8 @@ def logs_on_every_rank(program: Program) -> Iterator[Hit]:
     outside = {loop for step in program.parent for loop in step.loops}
     training = {loop for step in program.backwards for loop in step.loops} - outside
     prints = [s for s in program.calls("builtins.print") if training.intersection(s.loops)]
-    seen = {step.function for step in prints if names_rank(step)}  # which show each rank's output
+    # These show each rank's output, or describe an object when it is made.
+    seen = {"__init__", *(step.function for step in prints if names_rank(step))}
     for step in prints:
         if "file" in step.kwargs or step.function in seen or not surely_on_every_rank(step):
             continue

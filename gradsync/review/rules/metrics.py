@@ -102,7 +102,8 @@ def reduced_elsewhere(program: Program) -> Iterator[Hit]:
     """Find results of `reduce` that ranks other than its destination report or decide by."""
     for step in program.steps:
         values = step.values if _reports(step) else []
-        deciding = not step.collective and any(REDUCED in g.value.tags for g in step.guards)
+        tests = [guard.value.tags for guard in step.guards if guard.test is not None]
+        deciding = not step.collective and any(REDUCED in tags for tags in tests)
         others = [guard.value for guard in step.guards if REDUCED not in guard.value.tags]
         named = "rank" in ast.unparse(step.node).lower()
         if named or any(value.tags & {RANK, MAYBE_RANK} for value in others):

@@ -713,6 +713,30 @@ for epoch in range(EPOCHS):
     if loss.item() < 0.1:
         break
 """,
+    "DDP009: a file for each sample": TRAINS.format(test="dist.get_rank() == 0")
+    + """
+dist.init_process_group("gloo")
+train(0, 3)
+data = TensorDataset(torch.ones(8, 2))
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    torch.save(x, f"{x[0]}.pt")
+""",
+    "DDP041: a rank of one machine or of several": TRAINS.format(test="me == 0")
+    + """
+if os.environ.get("SLURM_NNODES"):
+    me = int(os.environ["SLURM_PROCID"])
+else:
+    me = int(os.environ["LOCAL_RANK"])
+dist.init_process_group("gloo", rank=me, world_size=int(os.environ["SLURM_NTASKS"]))
+train(me, 3)
+""",
+    "DDP048: a loop over sums": """
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.reduce(total, 0)
+for name, value in {"sum": total}.items():
+    print("one more sum")
+""",
     "DDP009: the null device": """
 dist.init_process_group("gloo")
 with open(os.devnull, "w") as nothing:
