@@ -391,6 +391,20 @@ def test_a_deadlock_in_such_a_session_is_proved(pytester):
 
 
 @pytest.mark.slow
+def test_the_end_of_such_a_session_hides_no_deadlock(pytester):
+    skip = """
+    def test_skips():
+        if dist.get_rank() == 0:
+            dist.barrier()
+    """
+
+    done = run(pytester, SESSION + skip, "--on-ranks", "2")
+
+    assert done.ret == pytest.ExitCode.TESTS_FAILED
+    done.stdout.fnmatch_lines(["*Rank 1 *without calling barrier #2*Rank 0*"])
+
+
+@pytest.mark.slow
 def test_random_states_of_ranks_follow_from_the_seed_and_the_name_of_the_test(pytester):
     source = """
         import pytest, torch

@@ -48,7 +48,8 @@ class DeadlockDetector:
         self.over: set[int] = set()  # ranks that will enter no more collectives
         self.idle: set[int] = set()  # those of them that do not run the current cell
         self.left: dict[int, Call] = {}  # ranks that have ended their groups, and how
-        self._last: dict[int, Call] = {}  # rank -> the last call that it left
+        # rank -> the calls that it left though other ranks had not arrived, as after an error
+        self._unmet: dict[int, list[Call]] = {}
         self._everyone = frozenset(range(world_size))
         self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
         self._open: Counter[int] = Counter()  # rank -> number of these
@@ -86,7 +87,8 @@ class DeadlockDetector:
             waiting.pop(event.thread, None)
         else:
             entered.left = True
-            self._last[rank] = entered
+            calls = [*self._unmet.get(rank, ()), entered]
+            self._unmet[rank] = [call for call in calls if _needed(call, self.missing(call))]
             if entered.collective.op == ENDS_GROUPS:
                 self.left[rank] = entered
             del self._calls[rank, event.call]
@@ -188,9 +190,12 @@ class DeadlockDetector:
         ]
 
     def abandoned(self, ranks: Iterable[int]) -> Stuck:
-        """Return those of these ranks whose last call needed ranks that had ended their groups."""
-        last = {rank: self._last[rank] for rank in ranks if rank in self._last}
-        return {rank: [call] for rank, call in last.items() if self.missing(call) & self.gone}
+        """Return those of these ranks that left a call which needed ranks that are gone."""
+        return {
+            rank: calls[:1]
+            for rank in ranks
+            if (calls := [c for c in self._unmet.get(rank, ()) if self.missing(c) & self.gone])
+        }
 
     @property
     def gone(self) -> set[int]:
@@ -275,9 +280,7 @@ class DeadlockDetector:
         collective = call.collective
         if collective.op in SKIPPED_WHEN_EMPTY and not numel(collective):
             return True
-        if sure and collective.op in LOOSE_OPS:
-            missing = _indispensable(call, missing)
-        return missing <= able
+        return (_needed(call, missing) if sure else missing) <= able
 
     def _has_mail(self, call: Call, *, sure: bool) -> bool:
         """Return whether a send is posted that a recv from any rank would receive.
@@ -427,9 +430,13 @@ def _address(call: Call) -> tuple[str, int, int]:
     return call.collective.group, call.rank, call.collective.tag
 
 
-def _indispensable(call: Call, missing: Set[int]) -> set[int]:
-    """Return the missing ranks that a rank needs in order to complete a loose collective."""
+def _needed(call: Call, missing: Set[int]) -> Set[int]:
+    """Return those of the missing ranks that a rank certainly needs to complete its call."""
     root = call.collective.root
+    if call.from_anyone or call.sets_key:
+        return set()
+    if call.collective.op not in LOOSE_OPS:
+        return missing
     if call.collective.op in ("reduce", "gather"):
-        return set(missing) if root == call.rank else set()
+        return missing if root == call.rank else set()
     return {root} & missing if root is not None else set()

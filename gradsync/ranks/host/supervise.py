@@ -44,6 +44,7 @@ POLL_SECONDS = 0.05  # between two looks for dead ranks, whose children may keep
 GRACE_SECONDS = 1.0  # for ranks that are still computing when another has failed
 SETTLE_SECONDS = 0.4  # for data on its way, where a collective can complete without some rank
 EXIT_SECONDS = 1.0  # to wait for the exit code after a rank has closed its socket
+EXIT = "SystemExit"
 MAX_EVENTS = 200_000  # of a run that are kept; a large event counts as several
 
 
@@ -408,7 +409,8 @@ def _first_failure(
     }
     if conflicts and not culprits:
         return explanations.mismatch(conflicts[0])
-    if not culprits and (abandoned := detector.abandoned(errors)):
+    exits = all(error.type == EXIT for error in culprits.values())  # of programs that catch errors
+    if exits and (abandoned := detector.abandoned(errors)):
         return explanations.deadlock(detector, abandoned)
     return exceptions.first_of(culprits or errors)
 

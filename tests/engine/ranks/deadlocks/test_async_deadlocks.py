@@ -77,10 +77,14 @@ def test_a_deadlock_in_a_joined_helper_thread_is_reported(failure_of):
     assert failure.diagnosis.ranks == (1,)
 
 
-def test_a_deadlock_beside_a_sleeping_thread_is_reported_at_the_time_limit():
+def test_a_deadlock_beside_a_thread_that_could_call_is_reported_at_the_time_limit():
+    def call_late():
+        time.sleep(60)
+        dist.barrier()
+
     def skip(rank):
         if rank == 0:
-            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+            threading.Thread(target=call_late, daemon=True).start()
             dist.all_reduce(torch.ones(2))
 
     with pytest.raises(RankFailure) as caught:
@@ -106,3 +110,18 @@ def test_endless_polling_is_reported_at_the_time_limit(here):
     assert (failure.status, failure.diagnosis.code) == ("deadlock", "deadlock-rank-missing")
     assert failure.diagnosis.ranks == (1,)
     assert failure.diagnosis.where == here(poll)
+
+
+def test_a_program_that_catches_errors_does_not_hide_that_a_rank_ended_its_groups():
+    def session(rank):
+        dist.barrier()
+        try:
+            if rank == 0:
+                dist.all_reduce(torch.ones(2))
+        except RuntimeError:
+            raise SystemExit(1) from None
+        dist.destroy_process_group()
+        time.sleep(1)
+
+    with pytest.raises(RankFailure, match=r"Rank 1 called destroy_process_group.* all_reduce #2"):
+        run_ranks(session, 2, timeout=20)
