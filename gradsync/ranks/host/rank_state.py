@@ -32,6 +32,7 @@ class RankState:
         self.ready = False  # it has received its task and started its process group
         self.held = ""  # where it waits for its turn: "before" or "after" a call, or in a "poll"
         self.joining = ""  # after its function has returned: the threads that it waits for
+        self.idle = False  # the threads that it waits for can't call a collective
         self.answered = False
         self.value: Any = None
         self.raised: Raised | None = None
@@ -105,6 +106,9 @@ class RankState:
             if frame.header.get("at") not in PLACES:
                 raise wire.WireError("it waits for its turn at an unknown place")
             self.held = frame.header["at"]
+            return
+        if frame.kind == "idle":
+            self.idle = True
             return
         names = frame.header.get("threads", [])
         if type(names) is not list or not all(type(name) is str for name in names):

@@ -207,7 +207,9 @@ class Run:
             self._pressing = True
             if frame.kind == "ready":
                 self._take_ready(state)
-            elif frame.kind == "joining" or (frame.kind == "held" and self._schedule is not None):
+            elif frame.kind in ("joining", "idle") or (
+                frame.kind == "held" and self._schedule is not None
+            ):
                 state.note(frame)
             elif frame.kind == "answer":
                 if frame.header.get("nonce") != self.nonce:
@@ -252,7 +254,8 @@ class Run:
             self._notice_deaths()
             self._let_survivors_end()
         live = {state.rank for state in self._states if not state.over}
-        self._detector.over = set(range(len(self._states))) - live
+        acting = {rank for rank in live if not self._states[rank].idle}
+        self._detector.over = set(range(len(self._states))) - acting
         self._take_turns(live, now)
         stuck = self._detector.likely()
         if stuck != self._stuck:
@@ -260,13 +263,13 @@ class Run:
             self._still = None
         if any(state.failed for state in self._states):
             self._grace = self._grace or Grace(self._processes, now, self._grace_seconds)
-            over = self._grace.over(now, all_wait=live <= self._detector.blocked())
-            certain = over or live <= stuck.keys() or any(m.broken for m in self._states)
+            over = self._grace.over(now, all_wait=acting <= self._detector.blocked())
+            certain = over or acting <= stuck.keys() or any(m.broken for m in self._states)
             return self._failed() if certain else None
         if not live:
             conflicts = self._detector.conflicts()
             return explanations.mismatch(conflicts[0]) if conflicts else None
-        if stuck and (proof := self._proof(stuck, live, now)):
+        if stuck and (proof := self._proof(stuck, acting, now)):
             graph = explanations.wait_graph(self._detector, len(self._states))
             return replace(explanations.explain(self._detector, proof), graph=graph)
         return self._late(live, now)

@@ -116,7 +116,7 @@ def _run(channel: socket.socket, setup: dict[str, Any], recorder: Recorder) -> A
     save_coverage = tools.start_coverage()
     try:
         value = tools.call_with(setup.get("debugger"), rank, function, arguments)
-        join_threads(lambda names: recorder.send(wire.pack("joining", {"threads": names})))
+        join_threads(recorder.join)
     finally:
         save_coverage()
     watching.handles.settle()

@@ -15,6 +15,7 @@ from gradsync.ranks.protocol import events, wire
 from gradsync.ranks.protocol.events import LOOSE_OPS, MAIN_THREAD
 from gradsync.records import Collective, Event, EventKind
 
+LOOK_SECONDS = 0.05  # between two looks at the other threads of a rank that waits
 MAX_BACKLOG = events.MAX_BATCH // 2  # events that may wait to be sent with the next one
 
 
@@ -44,6 +45,8 @@ class Recorder:
         self._starting: dict[str, deque[int]] = {}  # group -> calls that have not started yet
         self._next = threading.Condition(self._lock)
         self._replies = threading.Lock()  # only one thread at a time reads from the channel
+        self._looks = False  # whether a thread looks for bystanders
+        self._returned = False  # the rank's function has; its threads may still work
 
     def enter(self, collective: Collective, *, waits: bool) -> int:
         """Report the collective, block until it may start, and return its number on this rank.
@@ -62,8 +65,7 @@ class Recorder:
             if collective.op in LOOSE_OPS or from_anyone:
                 self._urgent.add(call)
             self._add("enter", call, collective)
-            if waits:
-                self._wait(call)
+            others = self._wait(call) if waits else 0
             asks = kind not in self._known
             starting = self._starting.setdefault(collective.group, deque())
             starting.append(call)
@@ -75,6 +77,7 @@ class Recorder:
         if starting[0] != call:
             with self._next:
                 self._next.wait_for(lambda: starting[0] == call)
+        self._look_at(others)
         return call
 
     def started(self, group: str) -> None:
@@ -101,8 +104,9 @@ class Recorder:
         """Report that this thread blocks until the call is complete."""
         with self._lock:
             if self._waits.get(threading.get_ident()) != call:
-                self._wait(call)
+                others = self._wait(call)
                 self._flush()
+                self._look_at(others)
 
     def waits(self) -> bool:
         """Return whether this thread is reported as waiting."""
@@ -141,6 +145,14 @@ class Recorder:
             if self._waits:
                 self._flush()
 
+    def join(self, threads: list[str]) -> None:
+        """Report that the rank's function has returned, and that the rank waits for threads."""
+        self.send(wire.pack("joining", {"threads": threads}))
+        self._returned = True
+        if not self._looks:
+            self._looks = True
+            threading.Thread(target=self._look_on, daemon=True).start()
+
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
         with self._lock:
@@ -148,9 +160,28 @@ class Recorder:
             for part in parts:
                 self._channel.sendall(part)
 
-    def _wait(self, call: int) -> None:
+    def _wait(self, call: int) -> int:
         self._waits[threading.get_ident()] = call
-        self._add("wait", call)
+        return self._add("wait", call).others
+
+    def _look_at(self, others: int) -> None:
+        """Start to look for bystanders, if so many other threads are able that they matter."""
+        if self._waits and others >= len(self._waits) and not self._looks:
+            self._looks = True
+            threading.Thread(target=self._look_on, daemon=True).start()
+
+    def _look_on(self) -> None:
+        while THREADS.changed == self.report_waits:  # until another recorder reports
+            time.sleep(LOOK_SECONDS)
+            waiting = {thread for thread in self._waits if thread >= 0}
+            main = threading.main_thread().ident or 0
+            if not (waiting or self._returned):
+                continue
+            if THREADS.find_bystanders({*waiting, main} if self._returned else waiting):
+                self.report_waits()
+            if self._returned and not self._waits and not THREADS.able(main):
+                self.send(wire.pack("idle"))
+                return
 
     def _add(
         self,
@@ -162,6 +193,9 @@ class Recorder:
         touched: bool = False,
     ) -> Event:
         thread = threading.get_ident() if thread is None else thread
+        if kind != "wait":
+            with THREADS.acting():
+                pass
         event = Event(
             rank=self.rank,
             kind=kind,

@@ -12,12 +12,15 @@ import _thread
 import os
 import signal
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import thread as pools
 from contextlib import contextmanager, suppress
 from typing import Any
+
+from gradsync.ranks.inside.watch import bystanders
 
 # Modules of threads that never call a user's function. torch.compile starts tqdm's monitor.
 OBSERVERS = ("gradsync.ranks.", "tqdm.", "tensorboard.")
@@ -27,6 +30,7 @@ SUPPLIERS = (
     *("multiprocessing.queues.", "multiprocessing.resource_sharer."),
 )
 POOL = "concurrent.futures.thread."
+PROCESS_POOL = "multiprocessing.pool."  # also of threads
 ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -49,26 +53,59 @@ class Threads:
         # The threads that `threading` does not list: their numbers, or an object before they run.
         self._bare: set[object] = set()
         self._jobs = 0  # of thread pools, not complete
+        self._bystanders: set[threading.Thread] = set()  # until another thread acts
 
     def able(self, thread: int) -> int:
         """Count the threads other than this one that could still enter a collective."""
         with self._lock:
-            alive = [(other, _origin(other)) for other in threading.enumerate()]
-            users = {t for t, origin in alive if not origin.startswith((*OBSERVERS, *SUPPLIERS))}
-            if any(origin.startswith(SUPPLIERS) for _, origin in alive):
-                asleep = set()
-            else:
-                asleep = self._asleep - ({threading.main_thread().ident} if _alarms() else set())
-            workers = {t for t, origin in alive if origin == POOL and _waits_for_jobs(t)}
-            jobs = self._jobs - any(worker.ident == thread for worker in workers)
-            able = [
-                other
-                for other in users - workers
-                if other.ident not in {thread, *asleep}
-                # A thread in `join` can act as soon as the other thread has ended.
-                and self._joins.get(other.ident or 0) not in users
-            ]
-            return len(able) + min(max(jobs, 0), len(workers)) + len(self._bare - {thread})
+            able, others = self._able({thread})
+            return len(able) + others
+
+    def find_bystanders(self, waiting: Collection[int]) -> bool:
+        """Find out whether all threads that are able, besides these, are bystanders.
+
+        From then on they are not able, until a thread acts that is none of them.
+
+        Returns:
+            whether this has changed which threads are able.
+        """
+        with self._lock:
+            able, others = self._able(waiting)
+            if others or not able or not bystanders.are_bystanders(able):
+                return False
+            self._bystanders.update(able)
+            if self._able(waiting)[0]:  # a thread that joins one of them acts when that has ended
+                self._bystanders.clear()
+            return bool(self._bystanders)
+
+    @contextmanager
+    def acting(self) -> Iterator[None]:
+        """Forget the bystanders: a thread may change what they can reach. Keep the lock."""
+        with self._lock:
+            self._bystanders.clear()
+            yield
+
+    def _able(self, but: Collection[int]) -> tuple[list[threading.Thread], int]:
+        """Return the threads except these that could act, and the number of unlisted ones."""
+        alive = [(t, _origin(t)) for t in threading.enumerate() if t not in self._bystanders]
+        users = {t for t, origin in alive if not origin.startswith((*OBSERVERS, *SUPPLIERS))}
+        pool = {t for t, origin in alive if origin == PROCESS_POOL}
+        if all(map(_is_idle, pool)):
+            users -= pool
+        if any(origin.startswith(SUPPLIERS) for _, origin in alive):
+            asleep = set()
+        else:
+            asleep = self._asleep - ({threading.main_thread().ident} if _alarms() else set())
+        workers = {t for t, origin in alive if origin == POOL and _waits_for_jobs(t)}
+        jobs = self._jobs - sum(worker.ident in but for worker in workers)
+        able = [
+            other
+            for other in users - workers
+            if other.ident not in {*but, *asleep}
+            # A thread in `join` can act as soon as the other thread has ended.
+            and self._joins.get(other.ident or 0) not in users
+        ]
+        return able, min(max(jobs, 0), len(workers)) + len(self._bare.difference(but))
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
@@ -84,7 +121,7 @@ class Threads:
 
     def wake(self, thread: int) -> None:
         """Mark a thread as able to act again."""
-        with self._lock:
+        with self.acting():
             self._asleep.discard(thread)
 
     @contextmanager
@@ -97,13 +134,13 @@ class Threads:
         try:
             yield
         finally:
-            with self._lock:
+            with self.acting():
                 self._joins.pop(thread, None)
 
     @contextmanager
     def bare(self, thread: object) -> Iterator[None]:
         """Count a thread that `threading` does not list as able until the block ends."""
-        with self._lock:
+        with self.acting():
             self._bare.add(thread)
         try:
             yield
@@ -114,7 +151,7 @@ class Threads:
 
     def add_jobs(self, number: int) -> None:
         """Change the number of jobs of thread pools that are not complete."""
-        with self._lock:
+        with self.acting():
             self._jobs += number
         if number < 0:
             self.changed()
@@ -134,6 +171,13 @@ def _waits_for_jobs(worker: threading.Thread) -> bool:
     return len(arguments) > 2 and arguments[2] is None
 
 
+def _is_idle(thread: threading.Thread) -> bool:
+    """Return whether a thread of `multiprocessing.pool` waits for jobs, and its pool has none."""
+    arguments: tuple[Any, ...] = getattr(thread, "_args", ())
+    jobs = [each for each in arguments if type(each).__name__ == "_PoolCache"]
+    return not any(jobs) if jobs else _waits_for_jobs(thread)
+
+
 def _alarms() -> bool:
     """Return whether a signal may call a function of the user's on the main thread."""
     return any(callable(signal.getsignal(number)) for number in ALARMS)
@@ -150,6 +194,7 @@ def install() -> None:
     _observe_joins()
     _observe_bare_threads()
     _observe_pools()
+    time.sleep = bystanders.sleep
 
 
 def join_threads(report: Callable[[list[str]], None]) -> None:
@@ -204,6 +249,8 @@ def _observe_ends() -> None:
 
     def run_to_the_end(thread: threading.Thread) -> None:
         original(thread)
+        with THREADS.acting():
+            pass
         THREADS.changed()
 
     thread_class._bootstrap_inner = run_to_the_end

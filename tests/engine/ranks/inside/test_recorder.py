@@ -189,6 +189,12 @@ def keep_an_idle_pool():
     return pool
 
 
+def keep_an_idle_pool_of_multiprocessing():
+    pool = ThreadPool(2)
+    pool.map(abs, [1, 2])
+    return pool
+
+
 def listen_to_a_queue():
     listener = logging.handlers.QueueListener(queue.Queue())
     listener.start()
@@ -211,6 +217,7 @@ def end_soon():
     "start",
     [
         keep_an_idle_pool,
+        keep_an_idle_pool_of_multiprocessing,
         listen_to_a_queue,
         wait_for_an_event,
         end_soon,
