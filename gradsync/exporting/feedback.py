@@ -9,6 +9,7 @@ written, not sent: any mail program or `git send-email`-like tool can send a mai
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -123,7 +124,12 @@ def _as_upload(name: str, result: Result, page: str) -> bytes:
         return buffer.getvalue()
     if PurePosixPath(plain).suffix in (".html", ".htm"):
         return page.encode()
-    return _as_comments(result).encode()
+    comments = _as_comments(result)
+    if plain.endswith(".ipynb"):
+        cell = {"cell_type": "raw", "metadata": {}, "source": comments}
+        notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        return json.dumps(notebook).encode()
+    return comments.encode()
 
 
 def _as_comments(result: Result) -> str:

@@ -261,8 +261,10 @@ class ClassReader:
     def _scored(self, result: Result, report: Report) -> Result:
         """Return a result with the points of its report, after overrides and lateness."""
         lines = self._overrides_of(result.submission, result.person)
+        total = tuple(each for each in lines if each.exercise == TOTAL)
+        given = [each.points for each in total if each.points is not None]
         criteria = self._criteria(lines)
-        if report.status == "unreadable":  # there is nothing to grade by hand
+        if given or report.status == "unreadable":  # there is nothing to grade by hand
             criteria = (each for each in criteria if each.corrections)
         exercises = (*self._exercises(report, lines), *criteria)
         self._warn(result.submission, exercises, lines, {test.id for test in report.verdicts})
@@ -271,10 +273,9 @@ class ClassReader:
         score = report.score + sum(points for points in added.values() if abs(points) > _ROUNDING)
         absent = {name: most for name, most in self._of_phases.items() if name not in report.phases}
         most = finite(report.max_score + sum((*absent.values(), *self.settings.rubric.values())))
-        total = tuple(each for each in lines if each.exercise == TOTAL)
         late = days_late(self.settings.late, result.handed_in, result.person)
         lost = points_lost(self.settings.late, late, score, most)
-        if given := [each.points for each in total if each.points is not None]:
+        if given:
             score, lost = given[0], 0.0
         return replace(
             result,

@@ -7,6 +7,7 @@ import tarfile
 import zipfile
 from dataclasses import replace
 
+import nbformat
 import pytest
 from export_samples import CLASS, GRADED, MISSING
 
@@ -44,10 +45,13 @@ def test_canvas_gets_a_file_with_the_name_and_the_format_of_the_upload(name):
     assert made.left_out == (GRADED[1].submission,)
 
 
-def test_canvas_gets_comments_for_a_python_file():
-    made = canvas_feedback(class_of("ada_17_555_template_trainer.py"), page_of)
+@pytest.mark.parametrize("name", ["template_trainer.py", "week1.ipynb"])
+def test_canvas_gets_comments_for_a_python_file_or_a_notebook(name):
+    made = canvas_feedback(class_of(f"ada_17_555_{name}"), page_of)
 
     [content] = files(made.content).values()
+    if name == "week1.ipynb":
+        content = nbformat.reads(content, 4).cells[0].source.encode()
     lines = content.decode().splitlines()
     assert lines[0] == "# 7.33 of 10 points"
     assert all(line.startswith("#") for line in lines)

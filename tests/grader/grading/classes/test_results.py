@@ -216,12 +216,14 @@ def test_a_line_without_points_is_a_comment(folder):
 def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
     folder.grade("ada", points=1.0, most=4.0)
     folder.grade("bob", points=1.0, most=4.0)
+    folder.grade("carl", points=1.0, most=4.0)
     folder.settings("[rubric]", "style = 5")
-    folder.write("overrides.csv", HEADER, "ada,style,4,clear names,Kim")
+    folder.write("overrides.csv", HEADER, "ada,style,4,clear names,Kim", "carl,total,7,oral,Kim")
 
-    ada, bob = (folder.results()[name] for name in ("ada", "bob"))
+    ada, bob, carl = (folder.results()[name] for name in ("ada", "bob", "carl"))
     assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
     assert (bob.score, bob.max_score, bob.exercises[-1].is_waiting) == (1.0, 9.0, True)
+    assert (carl.score, len(carl.exercises)) == (7.0, 1)  # a total settles the criteria, too
     assert (ada.is_changed, bob.is_changed) == (True, False)
     [warning] = folder.read().warnings
     assert warning.startswith("rubric/style is not graded yet for 1 submission: bob.")
