@@ -6,13 +6,11 @@ followed, sizes are limited, and a file is read only if its name may count.
 
 from __future__ import annotations
 
-import posixpath
 import re
-import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradsync.submission.places import DRIVE, SKIPPED, Layout, Place, plain
+from gradsync.submission.places import SKIPPED, Layout, Place, plain
 from gradsync.submission.sources import source_flaw
 from gradsync.text import in_list, listed
 
@@ -107,20 +105,15 @@ class Contents:
             notes += _doubts(target, best, others)
         return found, notes
 
-    def misnamed(self) -> list[tuple[str, str]]:
-        """Return names that resemble a name that counts, each with that name."""
-        pairs = ((name, _meant(name)) for name in sorted(self.others))
-        return [(name, meant) for name, meant in pairs if name != meant and self._is_exact(meant)]
-
     def instead(self, phases: Collection[str], ending: str) -> set[str]:
         """Return other files that may hold answers of these phases, such as notebooks.
 
         Args:
             phases: the phases.
-            ending: a regular expression for the end of the files' names.
+            ending: a regular expression for the end of a file's name, without gaps.
         """
         found = set()
-        for name in self.others - {name for name, _ in self.misnamed()}:
+        for name in self.others:
             *folders, last = name.split("/")
             phase = self.layout.phase_in("".join((*folders[-1:], last)))
             mine = not phase or phase in phases
@@ -131,7 +124,7 @@ class Contents:
     def meddlers(self, tops: Collection[str]) -> set[str]:
         """Return the names of modules and pytest settings that could affect a run if unpacked."""
         found = set()
-        for name in self.others - {name for name, _ in self.misnamed()}:
+        for name in self.others:
             top = max((each for each in tops if name.startswith(each)), key=len, default="")
             parts = name.removeprefix(top).split("/")
             start = 1 if parts[0] in self.layout.phases and len(parts) > 1 else 0
@@ -204,10 +197,6 @@ class Contents:
             raise Refused(flaw)
         return source
 
-    def _is_exact(self, name: str) -> bool:
-        place = self.layout.place(name)
-        return place is not None and place.exact
-
 
 def refused_files(found: Mapping[str, Candidate]) -> dict[str, str]:
     """Return, for each file of the course that was refused, the reason."""
@@ -248,11 +237,3 @@ def _conflict(rivals: Sequence[Candidate]) -> str:
     if len(tops) > 1:
         return f"the course's files are in several folders ({listing(tops)}): hand in one folder"
     return f"these files differ: {listing({each.name for each in rivals})}. Hand in one of them"
-
-
-def _meant(name: str) -> str:
-    """Return the name that some system may read instead: "phase1/x.py" for "../Phase1//x.py "."""
-    text = unicodedata.normalize("NFKC", name.partition("\0")[0]).casefold().replace("\\", "/")
-    parts = [part if part in (".", "..") else part.strip().rstrip(".") for part in text.split("/")]
-    path = "/".join(part for part in parts if part and not DRIVE.fullmatch(part))
-    return posixpath.normpath(f"/{path}")[1:]

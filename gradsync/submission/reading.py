@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Protocol
 
 from gradsync.errors import UnusableInput
@@ -33,7 +33,7 @@ from gradsync.text import listed
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 HAND_IN = ". Hand in the course's files, with the course's names, or one .zip of them"
-RENAME = ". If these are the missing files, give them the course's names"
+RENAME = ". If these are the missing files, give them the course's names and folders"
 STAFF_FILES = {"changes.csv", "course.toml", "gradebook.csv", "overrides.csv", "roster.csv"}
 PACKED = (*ENDINGS, ".7z", ".bz2", ".gz", ".rar", ".tar", ".xz")
 REPACK = ". Pack the files themselves as one .zip"
@@ -41,7 +41,6 @@ NO_NOTEBOOKS = (
     ". Notebooks don't count here: copy the functions and classes into the course's .py files, and "
     "hand these in. (For staff: `gradsync nbgrade` grades the notebooks of an nbgrader course)"
 )
-MISNAMED = 5  # at most this many notes on names that are almost right
 
 
 class CourseFiles(CourseLayout, Protocol):
@@ -136,7 +135,7 @@ def read_submission(
         return Submission(name, {}, (f"unreadable: {printed(shown)}: {problem}",))
     except Refused as problem:
         return Submission(name, {}, (f"unreadable: {printed(shown)} {problem}",))
-    if not found and not contents.misnamed():
+    if not found:
         what = _without_files(shown, contents, wanted)
         return Submission(name, {}, (f"unreadable: {what}",))
     sources = {
@@ -148,11 +147,7 @@ def read_submission(
     notes = [*_notes(contents, found, wanted), *doubts]
     if path == course.root:  # a learner's copy of the course has settings files
         notes = [note for note in notes if not note.startswith("ignored:")]
-    misnamed = {
-        meant: f"{printed(name)} must be named exactly {meant}"
-        for name, meant in contents.misnamed()
-    }
-    return Submission(name, sources, tuple(notes), misnamed | refused_files(found))
+    return Submission(name, sources, tuple(notes), refused_files(found))
 
 
 def is_archive(path: Path) -> bool:
@@ -242,7 +237,7 @@ def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str
         advice = NO_NOTEBOOKS
     elif any(name.lower().endswith(PACKED) for name in others):
         advice = REPACK
-    elif contents.layout.has_files(PurePosixPath(name).name for name in others):
+    elif contents.layout.has_files(re.split(r"[/\\]", name)[-1] for name in others):
         advice = ". Files in these folders are not read: pack the folders of the phases"
     return f"{printed(shown)} has none of the course's files: {holds}{advice}"
 
@@ -265,15 +260,13 @@ def _notes(contents: Contents, found: Mapping[str, Candidate], phases: Sequence[
     notes = [f"missing: {gap}" for gap in dict.fromkeys(gaps)]
     gone = {phase for phase, _ in missing}
     stems = (plain(file.removeprefix("template_").removesuffix(".py")) for _, file in missing)
-    similar = f"({'|'.join(stems)}).*\\.py"
+    similar = f"({'|'.join(stems)}).*\\.py.*"
     packed = "|".join(map(re.escape, PACKED))
     for ending, advice in (r"\.ipynb", NO_NOTEBOOKS), (packed, REPACK), (similar, RENAME):
         if missing and (others := contents.instead(gone, ending)):
             notes.append(f"refused: {listing(others)}{advice}")
     for refusal in dict.fromkeys(refused_files(found).values()):
         notes.append(f"refused: {refusal}")
-    for name, meant in contents.misnamed()[:MISNAMED]:
-        notes.append(f"refused: {printed(name)} must be named exactly {printed(meant)}")
     if meddlers := contents.meddlers({each.place.top for each in found.values()}):
         notes.append(f"ignored: {listing(meddlers)} (only the course's files count)")
     archives = {name for name in contents.others if name.lower().endswith(PACKED)}

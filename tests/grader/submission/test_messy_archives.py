@@ -126,7 +126,7 @@ PARTS = {
     "an empty file": ("w.zip", zipped({ONE: b"", TWO: RIGHT}), "is empty: was it saved?"),
     "Latin-1": ("w.zip", zipped({ONE: LATIN, TWO: RIGHT}), "(ü in Latin-1) in line 1"),
     "a link": ("w.zip", linked({TWO: RIGHT}, ONE, "../a.py"), f"refused: w/{ONE} is a link"),
-    "a blank at the end": ("w.zip", renamed(f"{ONE} ", TWO), f"must be named exactly w/{ONE}"),
+    "a blank at the end": ("w.zip", renamed(f"{ONE} ", TWO), f"w/{ONE} . If these are"),
     "a notebook": ("w.zip", zipped({"phase1/a.ipynb": "{}", TWO: RIGHT}), "`gradsync nbgrade`"),
     "another name": ("w.zip", renamed("phase1/my_trainer_v2.py", TWO), "give them the course's"),
     "a web page": ("w.zip", zipped({ONE: PAGE, TWO: RIGHT}), "not Python source, but a web page"),
@@ -153,9 +153,9 @@ UNREAD = {
     "absolute names": (
         "w.zip",
         renamed(f"/home/ada/{ONE}", f"/home/ada/{TWO}"),
-        f"w//home/ada/{ONE} must be named exactly w/home/ada/{ONE}",
+        "Files in these folders are not read: pack the folders of the phases",
     ),
-    "a drive": ("w.zip", zipped(WINDOWS), "must be named exactly w/users/ada/phase1"),
+    "a drive": ("w.zip", zipped(WINDOWS), "Files in these folders are not read"),
     "a name of two lines": ("w.zip", zipped(inside("a\nb")), "Files in these folders are not read"),
     "solutions/": ("w.zip", zipped(inside("solutions")), "Files in these folders are not read"),
 }

@@ -53,10 +53,6 @@ def link(path):
     path.symlink_to("mine.py")
 
 
-def misnamed(path):
-    path.with_name("template_trainer.py ").write_text(RIGHT)
-
-
 def absent(path):
     path.with_name("notes.txt").write_text("")
 
@@ -67,7 +63,6 @@ def absent(path):
         (no_text, f"{TRAINER} is saved as UTF-16"),
         (folder, f"{TRAINER} is a folder"),
         (link, f"{TRAINER} is a link: replace it by the file that it points to"),
-        (misnamed, f"phase1/template_trainer.py  must be named exactly {TRAINER}"),
         (absent, f"{TRAINER} is not in the submission"),
     ],
 )

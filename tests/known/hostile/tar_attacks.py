@@ -41,13 +41,13 @@ def packed(folder: Path, *members: bytes) -> Path:
     return path
 
 
-@attack(LOADER, note=f"refused: ../{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: ../{TRAINER}. If these")
 def tar_name_goes_up(folder):
     """A name that leaves the folder into which the archive would be unpacked."""
     return packed(folder, member(f"../{TRAINER}", HONEST[TRAINER]))
 
 
-@attack(LOADER, note=f"refused: /{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: /{TRAINER}. If these")
 def tar_name_is_absolute(folder):
     """A name that starts at the root of the file system, given in a separate header."""
     header = pax({b"path": f"/{TRAINER}".encode()})

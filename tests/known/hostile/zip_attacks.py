@@ -38,25 +38,25 @@ def renamed(folder: Path, name: str) -> Path:
     return packed(folder, [(LOADER, HONEST[LOADER]), (name, HONEST[TRAINER])])
 
 
-@attack(LOADER, note=f"refused: ../{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: ../{TRAINER}. If these")
 def zip_name_goes_up(folder):
     """A name that leaves the folder into which the archive would be unpacked."""
     return renamed(folder, f"../{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: ada/../{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: ada/../{TRAINER}. If these")
 def zip_name_goes_down_and_up(folder):
     """A name that the file system resolves to a different path."""
     return renamed(folder, f"ada/../{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: /{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: /{TRAINER}. If these")
 def zip_name_is_absolute(folder):
     """A name that starts at the root of the file system."""
     return renamed(folder, f"/{TRAINER}")
 
 
-@attack(LOADER, note=f"refused: C:/{TRAINER} must be named exactly {TRAINER}")
+@attack(LOADER, note=f"refused: C:/{TRAINER}. If these")
 def zip_name_has_a_drive(folder):
     """A name that starts at the root of a drive."""
     return renamed(folder, f"C:/{TRAINER}")
@@ -74,19 +74,19 @@ def zip_name_differs_in_case(folder):
     return renamed(folder, "Phase1/Template_Trainer.py")
 
 
-@attack(LOADER, note=r"refused: phase1/template_trainer.py\n must be named exactly")
+@attack(LOADER, note=r"refused: phase1/template_trainer.py\n. If these")
 def zip_name_ends_in_a_newline(folder):
     """A name that would break the line of a report."""
     return renamed(folder, f"{TRAINER}\n")
 
 
-@attack(LOADER, note=f"must be named exactly {TRAINER}")
+@attack(LOADER, note="_trainer.py. If these are the missing files, give them the course's names")
 def zip_name_is_written_wide(folder):
     """A name in full-width letters, which Unicode normalises to the course's name."""
     return renamed(folder, f"phase1/{''.join(chr(ord(c) + 0xFEE0) for c in 'template')}_trainer.py")
 
 
-@attack(LOADER, note=r"refused: phase1/template_trainer.py\x00.txt must be named exactly")
+@attack(LOADER, note=r"refused: phase1/template_trainer.py\x00.txt. If these")
 def zip_name_has_a_nul(folder):
     """A name that zipfile cuts at the NUL, so it becomes the course's name."""
     path = renamed(folder, f"{TRAINER}_.txt")
