@@ -123,7 +123,6 @@ READ = {
     ),
 }
 PARTS = {
-    "an empty file": ("w.zip", zipped({ONE: b"", TWO: RIGHT}), "is empty: was it saved?"),
     "Latin-1": ("w.zip", zipped({ONE: LATIN, TWO: RIGHT}), "(ü in Latin-1) in line 1"),
     "a link": ("w.zip", linked({TWO: RIGHT}, ONE, "../a.py"), f"refused: w/{ONE} is a link"),
     "a blank at the end": ("w.zip", renamed(f"{ONE} ", TWO), f"w/{ONE} . If these are"),

@@ -36,10 +36,6 @@ def test_utf_8_is_accepted_with_or_without_a_byte_order_mark(encoding):
     assert source_flaw((RIGHT + UMLAUT).encode(encoding)) == ""
 
 
-def test_a_nul_byte_is_refused():
-    assert source_flaw(RIGHT.encode() + b"\0").startswith("contains NUL bytes")
-
-
 def no_text(path):
     path.write_text(RIGHT, encoding="utf-16")
 

@@ -55,12 +55,6 @@ def test_folders_and_archives_give_the_same_files(tmp_path, name, pack):
     assert submission.notes == ()
 
 
-def test_the_files_may_be_directly_in_the_folder(tmp_path):
-    loose = {name.removeprefix("phase1/"): content for name, content in FILES.items()}
-
-    assert read_submission(as_folder(tmp_path / "ada", loose), COURSE).files == FILES
-
-
 def test_a_missing_file_is_noted(tmp_path):
     submission = read_submission(as_folder(tmp_path / "ada", {LOADER: b"x = 1\n"}), COURSE)
 
@@ -173,27 +167,6 @@ def test_a_link_in_a_class_is_a_submission_that_cannot_be_read(tmp_path):
     assert eve.name == "eve"
     assert eve.files == {}
     assert eve.notes == ("unreadable: eve is a link",)
-
-
-@pytest.mark.parametrize("name", ["ada.zip", "ada.tar.gz"])
-@pytest.mark.parametrize("content", [b"", b"no archive at all", b"PK\x03\x04 torn"])
-def test_a_broken_archive_is_a_submission_with_a_note(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_bytes(content)
-    submission = read_submission(path, COURSE)
-
-    assert submission.files == {}
-    assert submission.notes[0].startswith(f"unreadable: {name}")
-
-
-@pytest.mark.parametrize("pack", [as_zip, as_tar])
-def test_a_truncated_archive_is_a_submission_with_a_note(tmp_path, pack):
-    path = pack(tmp_path / ("ada.zip" if pack is as_zip else "ada.tar.gz"), FILES)
-    path.write_bytes(path.read_bytes()[:-30])
-    submission = read_submission(path, COURSE)
-
-    assert submission.files == {}
-    assert "unreadable" in submission.notes[0]
 
 
 def test_a_folder_of_submissions_is_a_class(tmp_path):
