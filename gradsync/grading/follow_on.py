@@ -2,8 +2,9 @@
 
 One mistake can fail the tests of several exercises. With `follow_on = "full"` in course.toml, an
 exercise that fails and calls a wrong one is graded a second time. The learner's file then ends with
-an import of our functions, from a module that contains only those and what they call. Of the second
-grade, only the points count: its messages could contain our functions.
+an import of our functions, from a module that contains only those and what they call. If it still
+fails, it is wrong itself, and exercises that call it get ours. Of these grades, only the points
+count: their messages could contain our functions.
 """
 
 from __future__ import annotations
@@ -35,21 +36,28 @@ def with_follow_on(
         grade: grades some exercises of other files, in the same way.
     """
     exercises = {each.id: each for phase in phases for each in course.exercises(phase)}
-    given: dict[frozenset[str], list[str]] = {}
-    wrong = _wrong(report.verdicts)
-    for exercise in exercises:
-        roots = frozenset(_below(exercise, exercises) & wrong)
-        if exercise in wrong and roots:
-            given.setdefault(roots, []).append(exercise)
+    failing = _failing(report.verdicts)
+    roots: set[str] = set()  # exercises that are wrong themselves
     passed: dict[str, frozenset[str]] = {}  # test -> what was given
-    for roots, followers in given.items():
-        try:
-            files = _given(submission.files, roots, exercises, course)
-        except CourseError:
-            return report
-        phase = followers[0].partition("/")[0]
-        again = grade(replace(submission, files=files), [phase], followers)
-        passed |= {v.id: roots for v in again.verdicts if v.status == "passed"}
+    while failing:
+        own = {each for each in failing if not _below(each, exercises) & failing.keys()}
+        roots |= own
+        given: dict[frozenset[str], list[str]] = {}
+        for exercise in (each for each in exercises if each in failing.keys() - own):
+            given.setdefault(frozenset(_below(exercise, exercises) & roots), []).append(exercise)
+        for known, followers in given.items():
+            try:
+                files = _given(submission.files, known, exercises, course)
+            except CourseError:
+                return report
+            phase = followers[0].partition("/")[0]
+            again = grade(replace(submission, files=files), [phase], followers)
+            passed = {v.id: known for v in again.verdicts if v.status == "passed"} | passed
+        failing = {
+            exercise: tests
+            for exercise, tests in failing.items()
+            if exercise not in own and not tests <= passed.keys()
+        }
     verdicts = tuple(
         _with_points(each, passed[each.id])
         if each.status != "passed" and each.id in passed
@@ -59,14 +67,14 @@ def with_follow_on(
     return replace(report, verdicts=verdicts)
 
 
-def _wrong(verdicts: Iterable[Verdict]) -> set[str]:
-    """Return the exercises with a failing test; a file that can't be imported has none."""
-    return {
-        each.exercise
-        for each in verdicts
-        if each.status not in ("passed", "missing")
-        and not (each.diagnosis and each.diagnosis.whole_file)
-    }
+def _failing(verdicts: Iterable[Verdict]) -> dict[str, set[str]]:
+    """Return the failing tests by exercise; a file that can't be imported has none."""
+    found: dict[str, set[str]] = {}
+    for each in verdicts:
+        whole_file = each.diagnosis and each.diagnosis.whole_file
+        if each.status not in ("passed", "missing") and not whole_file:
+            found.setdefault(each.exercise, set()).add(each.id)
+    return found
 
 
 def _below(exercise: str, exercises: Mapping[str, Exercise]) -> set[str]:

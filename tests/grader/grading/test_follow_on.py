@@ -30,6 +30,14 @@ guide = "Doubling"
 goal = "four times the number"
 hints = ["Double it twice."]
 needs = ["double"]
+
+[[exercise]]
+name = "octuple"
+file = "template_trainer.py"
+guide = "Doubling"
+goal = "eight times the number"
+hints = ["Double it three times."]
+needs = ["double", "quadruple"]
 """
 SUITE = """
 from gradsync.testing import check, exercise
@@ -49,6 +57,14 @@ def test_quadruple(ranks):
         return trainer.quadruple(2)
 
     check(ranks(probe, 1)[0] == 8, "wrong", "2 becomes something else")
+
+
+@exercise("phase1/octuple", points=2)
+def test_octuple(ranks):
+    def probe(trainer):
+        return trainer.octuple(2)
+
+    check(ranks(probe, 1)[0] == 16, "wrong", "2 becomes something else")
 """
 SOLUTION = """
 ### BEGIN SOLUTION
@@ -67,10 +83,25 @@ def quadruple(number):
     ### BEGIN SOLUTION
     return double(double(number))
     ### END SOLUTION
+
+
+def octuple(number):
+    ### BEGIN SOLUTION
+    return double(quadruple(number))
+    ### END SOLUTION
 """
-WRONG_ROOT = (
-    "def double(n):\n    return n + 1\n\n\ndef quadruple(n):\n    return double(double(n))\n"
-)
+WRONG_ROOT = """
+def double(n):
+    return n + 1
+
+
+def quadruple(n):
+    return double(double(n))
+
+
+def octuple(n):
+    return quadruple(double(n))
+"""
 BOTH_WRONG = WRONG_ROOT.replace("double(double(n))", "double(n)")
 THIEF = """
 def double(n):
@@ -115,10 +146,12 @@ def test_one_mistake_costs_the_points_of_its_own_exercise_only(course, tmp_path)
     full = grade(course, tmp_path, "full", *sources)
 
     assert [report.score for report in plain] == [0, 0, 0]
-    assert [report.score for report in full] == [50, 0, 0]
-    root, follower = full[0].verdicts
+    assert [report.score for report in full] == [75, 50, 0]
+    root, follower, last = full[0].verdicts
     assert (root.points, root.given) == (0.0, ())
-    assert (follower.status, follower.points, follower.given) == ("failed", 50.0, ("double",))
+    assert (follower.status, follower.points, follower.given) == ("failed", 25.0, ("double",))
+    assert last.given == ("double",)  # quadruple is right itself
+    assert [each.given for each in full[1].verdicts] == [(), (), ("double", "quadruple")]
     assert follower.message.startswith("This test passes with our double, so it has its points")
     assert plain[0].verdicts[1].message in follower.message
     page = (tmp_path / "full/s0/report.html").read_text()
