@@ -84,17 +84,11 @@ def _run(suites: Sequence[Path], root: Path, options: Sequence[str], collector: 
     code, said = run_pytest(suites, root, options, collector)
     if collector.interrupted:
         raise KeyboardInterrupt
-    if (lost := collector.lost) is not None:
-        text = f"{BROKEN}: {collector.broken}." if collector.broken else str(lost)
-        raise GraderError(text) from lost
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        is_broken = bool(collector.broken)
-        text = (
-            f"{BROKEN}: {collector.broken}."
-            if is_broken
-            else f"pytest ended with {code!r}:\n{said}"
-        )
-        raise GraderError(text)
+    ended = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    problem = collector.lost or (None if ended else f"pytest ended with {code!r}:\n{said}")
+    if problem is not None:
+        text = f"{BROKEN}: {collector.broken}." if collector.broken else str(problem)
+        raise GraderError(text) from collector.lost
 
 
 def _in_order(
