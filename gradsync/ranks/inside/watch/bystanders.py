@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from io import BufferedReader, BufferedWriter, FileIO, TextIOWrapper
+from io import BufferedReader, BufferedWriter, BytesIO, FileIO, StringIO, TextIOWrapper
 from itertools import pairwise
 from pathlib import Path, PosixPath
 from types import (
@@ -50,7 +50,7 @@ from gradsync.ranks.protocol.user_files import is_users
 MOST = 2000  # objects that are examined
 PLAIN = {int, float, complex, str, bytes, bool, range, time.struct_time, PosixPath}
 PLAIN |= {datetime, timedelta, timezone, FileIO, MemberDescriptorType}
-PLAIN |= {type(None), type(NotImplemented)}
+PLAIN |= {type(None), type(NotImplemented), StringIO, BytesIO}
 # Class -> what its objects lead to.
 PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     **dict.fromkeys((list, tuple, set, frozenset, deque), list),
@@ -96,7 +96,10 @@ ALLOWED = {
 NOT_ALLOWED = {"format", "format_map", "sort", "mro", "detach"}  # of plain data
 READABLE = {"__name__", "__qualname__", "__class__"}
 CREATION = {"__init__", "__new__", "__init_subclass__", "__class_getitem__", "__replace__"}
-LOGGING = {"logging", "torch._logging._internal"}  # modules of handlers, formatters and filters
+# Modules of log handlers, formatters and filters, and of functions that handle exceptions.
+LOGGING = {"logging", "torch._logging._internal", "_pytest.logging"}
+HOOKS = {"_thread", "_pytest.threadexception"}
+CAPTURE = "_pytest.capture"  # pytest's files in place of stdout and stderr
 HEAP_TYPE = 1 << 9  # a class that Python code has defined, in most cases
 UNKNOWN = object()
 OWN = str(Path(__file__).with_name("threads.py"))
@@ -120,7 +123,8 @@ BELOW.add((OWN, "run_to_the_end"))
 
 def are_bystanders(threads: Sequence[threading.Thread]) -> bool:
     """Return whether none of these threads can ever do anything for the rank's other threads."""
-    if threading.excepthook is not threading.__excepthook__:
+    hook = threading.excepthook
+    if getattr(hook, "func", hook).__module__ not in HOOKS:
         return False
     before = [_stack(thread) for thread in threads]
     reach = Reach()
@@ -128,7 +132,7 @@ def are_bystanders(threads: Sequence[threading.Thread]) -> bool:
         for thread, stack in zip(threads, before, strict=True):
             reach.enter(thread, [frame for frame, _ in stack])
         reach.complete()
-    except CouldActError:
+    except (CouldActError, AttributeError):
         return False
     return before == [_stack(thread) for thread in threads]
 
@@ -231,8 +235,8 @@ class Reach:
         kind = type(item)
         if kind in PLAIN:
             return []
-        if kind in PARTS:
-            return PARTS[kind](item)
+        if kind in PARTS or kind.__module__ == CAPTURE:
+            return PARTS.get(kind, PARTS[TextIOWrapper])(item)
         if kind in (FunctionType, BuiltinFunctionType) and id(item) in self._allowed:
             return [logging.root] if item.__module__ == "logging" else []
         if kind is BuiltinFunctionType:  # a method of an object

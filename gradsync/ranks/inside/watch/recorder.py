@@ -173,11 +173,12 @@ class Recorder:
     def _look_on(self) -> None:
         while THREADS.changed == self.report_waits:  # until another recorder reports
             time.sleep(LOOK_SECONDS)
-            waiting = {thread for thread in self._waits if thread >= 0}
+            acts = THREADS.acts
+            waiting = {thread for thread in list(self._waits) if thread >= 0}
             main = threading.main_thread().ident or 0
-            if not (waiting or self._returned):
-                continue
-            if THREADS.find_bystanders({*waiting, main} if self._returned else waiting):
+            if self._returned:
+                waiting.add(main)
+            if waiting and THREADS.find_bystanders(waiting, acts):
                 self.report_waits()
             if self._returned and not self._waits and not THREADS.able(main):
                 self.send(wire.pack("idle"))

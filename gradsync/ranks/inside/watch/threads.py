@@ -54,6 +54,7 @@ class Threads:
         self._bare: set[object] = set()
         self._jobs = 0  # of thread pools, not complete
         self._bystanders: set[threading.Thread] = set()  # until another thread acts
+        self.acts = 0  # how often a thread has begun to act that is no bystander
 
     def able(self, thread: int) -> int:
         """Count the threads other than this one that could still enter a collective."""
@@ -61,15 +62,21 @@ class Threads:
             able, others = self._able({thread})
             return len(able) + others
 
-    def find_bystanders(self, waiting: Collection[int]) -> bool:
+    def find_bystanders(self, waiting: Collection[int], acts: int) -> bool:
         """Find out whether all threads that are able, besides these, are bystanders.
 
         From then on they are not able, until a thread acts that is none of them.
+
+        Args:
+            waiting: threads that wait in calls.
+            acts: the value of `acts` before these were looked up; if it has changed, one may act.
 
         Returns:
             whether this has changed which threads are able.
         """
         with self._lock:
+            if acts != self.acts:
+                return False
             able, others = self._able(waiting)
             if others or not able or not bystanders.are_bystanders(able):
                 return False
@@ -83,6 +90,7 @@ class Threads:
         """Forget the bystanders: a thread may change what they can reach. Keep the lock."""
         with self._lock:
             self._bystanders.clear()
+            self.acts += 1
             yield
 
     def _able(self, but: Collection[int]) -> tuple[list[threading.Thread], int]:

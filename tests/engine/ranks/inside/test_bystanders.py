@@ -140,15 +140,10 @@ def run_all(jobs):
 
 @pytest.fixture
 def examined(monkeypatch):
-    """A function that examines a running thread, without what pytest adds to each test."""
+    """A function that examines a running thread."""
     monkeypatch.setattr(time, "sleep", bystanders.sleep)
-    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)
 
     def examine(thread):
-        handlers = [each for each in logging._handlerList if "pytest" not in repr(type(each()))]
-        monkeypatch.setattr(logging, "_handlerList", handlers)
-        monkeypatch.setattr(sys, "stdout", sys.__stdout__)
-        monkeypatch.setattr(sys, "stderr", sys.__stderr__)
         thread.daemon = True
         thread.start()
         bystanders._sleep(0.02)
