@@ -215,7 +215,7 @@ def _start(
     call = watch.recorder.enter(collective, waits=waits)
     blocks = collective.op in BLOCKS
     if blocks:
-        watch.recorder.started(collective.group)
+        watch.recorder.started(collective, call)
     try:
         return call, start()
     except BaseException:
@@ -223,7 +223,7 @@ def _start(
         raise
     finally:
         if not blocks:
-            watch.recorder.started(collective.group)
+            watch.recorder.started(collective, call)
 
 
 def _details(op: str, members: tuple[int, ...], args: tuple[Any, ...]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Recorder:
         self._known: set[tuple[Any, ...]] = set()  # kinds of collectives that were permitted once
         self._urgent: set[int] = set()  # calls that may complete before all ranks have arrived
         self._lock = threading.RLock()  # a destructor may end a thread while this one reports
-        self._starting: dict[str, deque[int]] = {}  # group -> calls that have not started yet
+        self._starting: dict[object, deque[int]] = {}  # group -> calls that have not started yet
         self._next = threading.Condition(self._lock)
         self._replies = threading.Lock()  # only one thread at a time reads from the channel
         self._looks = False  # whether a thread looks for bystanders
@@ -67,23 +67,30 @@ class Recorder:
             self._add("enter", call, collective)
             others = self._wait(call) if waits else 0
             asks = kind not in self._known
-            starting = self._starting.setdefault(collective.group, deque())
+            starting = self._starting.setdefault(_order(collective, call), deque())
             starting.append(call)
             self._flush(asks=asks)
-        if asks:
-            with self._replies:
-                self.await_go()
-            self._known.add(kind)
-        if starting[0] != call:
-            with self._next:
-                self._next.wait_for(lambda: starting[0] == call)
+        try:
+            if asks:
+                with self._replies:
+                    self.await_go()
+                self._known.add(kind)
+            if starting[0] != call:
+                with self._next:
+                    self._next.wait_for(lambda: starting[0] == call)
+        except BaseException:  # a notebook's cell has ended
+            self.started(collective, call)
+            raise
         self._look_at(others)
         return call
 
-    def started(self, group: str) -> None:
+    def started(self, collective: Collective, call: int) -> None:
         """Let the next collective of this group start."""
         with self._next:
-            self._starting[group].popleft()
+            starting = self._starting[_order(collective, call)]
+            starting.remove(call)
+            if not starting:
+                del self._starting[_order(collective, call)]
             self._next.notify_all()
 
     def hold(self, at: str) -> list[int]:
@@ -219,6 +226,11 @@ class Recorder:
         """Count the other threads that could still enter a collective, and those to come."""
         to_come = sum(other < 0 and other != thread for other in self._waits)
         return to_come + THREADS.able(thread)
+
+
+def _order(collective: Collective, call: int) -> object:
+    """Return what calls must share to start in order: messages may start in any order."""
+    return call if collective.op in ("send", "recv") else collective.group
 
 
 def _kind(call: Collective) -> tuple[Any, ...]:

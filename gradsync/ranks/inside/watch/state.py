@@ -136,7 +136,7 @@ class Watch:
     def blocking(self, collective: Collective) -> Iterator[None]:
         """Report a collective that blocks until it is complete."""
         call = self.recorder.enter(collective, waits=True)
-        self.recorder.started(collective.group)
+        self.recorder.started(collective, call)
         try:
             yield
         finally:
