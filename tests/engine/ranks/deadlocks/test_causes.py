@@ -141,6 +141,12 @@ def ends_its_groups_early(rank):
     dist.destroy_process_group()
 
 
+def only_members_make_the_group(rank):
+    if rank < 2:
+        dist.new_group([0, 1])
+    dist.barrier()
+
+
 def waits_in_a_finally(rank):
     try:
         if rank == 1:
@@ -164,6 +170,7 @@ CAUSES = {
     other_members: "Ranks 0 and 3 pass [0, 3]",
     other_members_of_one_rank: "Rank 3 passes [3]",
     other_order: "The ranks pass different lists to new_group #1.",
+    only_members_make_the_group: "including those that are not in the group.",
     other_mesh: "The ranks pass different lists to new_group",
     other_split: "Rank 0 passes [[0, 2], [1, 3]]",
     other_source_without_its_group: "is `group=` missing?",
