@@ -42,7 +42,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, SupportsIndex
 
 from gradsync.ranks.inside.watch.callers import variables
 from gradsync.ranks.protocol.user_files import is_users
@@ -110,7 +110,7 @@ class CouldActError(Exception):
     """A thread can reach something whose effects are unknown."""
 
 
-def sleep(seconds: float, /) -> None:
+def sleep(seconds: float | SupportsIndex, /) -> None:
     """Do what `time.sleep` does, with a frame that shows where the thread is."""
     _sleep(seconds)
 
@@ -345,7 +345,8 @@ def _log_streams() -> list[Any]:
     Raises:
         CouldActError: a record may be handled by code of the user's, or by a queue.
     """
-    handlers = [handler for reference in logging._handlerList if (handler := reference())]
+    references = logging._handlerList  # type: ignore[attr-defined]
+    handlers = [handler for reference in references if (handler := reference())]
     loggers = [logging.root, *logging.root.manager.loggerDict.values()]
     parts = [*handlers, *(handler.formatter or handler for handler in handlers), *loggers]
     parts += [each for part in parts for each in getattr(part, "filters", ())]
