@@ -2,6 +2,7 @@
 
 import os
 import random
+import threading
 import time
 
 import pytest
@@ -124,6 +125,19 @@ def test_a_rank_is_killed_at_the_call_that_the_fault_names():
 
     assert (seen[0], seen[1]) == ("lost", None)
     assert len(seen.collectives(1)) == 2
+
+
+def test_threads_of_a_rank_take_turns_in_a_schedule():
+    def function():
+        group = dist.new_group()
+        thread = threading.Thread(
+            target=dist.all_reduce, args=(torch.ones(2),), kwargs={"group": group}
+        )
+        thread.start()
+        dist.all_reduce(torch.ones(3))
+        thread.join()
+
+    run_ranks(function, 2, schedules=2)
 
 
 def test_a_slow_rank_is_late_and_nothing_else():

@@ -44,7 +44,7 @@ class Recorder:
         self._lock = threading.RLock()  # a destructor may end a thread while this one reports
         self._starting: dict[object, deque[int]] = {}  # group -> calls that have not started yet
         self._next = threading.Condition(self._lock)
-        self._replies = threading.Lock()  # only one thread at a time reads from the channel
+        self._replies = threading.RLock()  # only one thread at a time reads from the channel
         self._looks = False  # whether a thread looks for bystanders
         self._returned = False  # the rank's function has; its threads may still work
 
@@ -55,8 +55,13 @@ class Recorder:
         group may start after `started` is called: if several threads use a group, the order of
         their calls is the order of the reports.
         """
-        if self.disturbances is not None:
-            self.disturbances.before(collective)
+        if self.disturbances is None:
+            return self._enter(collective, waits=waits)
+        self.disturbances.before(collective)
+        with self._replies:  # another thread that waits for its turn would read this one's reply
+            return self._enter(collective, waits=waits)
+
+    def _enter(self, collective: Collective, *, waits: bool) -> int:
         kind = _kind(collective)
         with self._lock:
             call = self._calls
