@@ -15,10 +15,7 @@ from support.probes.sharded import Chain, full_state, seeded, wrapped
 from support.rules.clipping import GUIDE, norm_mistake
 
 WIDTHS = [5, 7, 3]
-
-
-def check_that(holds, code, text, ranks=()):
-    check(holds, code, text, ranks=ranks, guide=GUIDE)
+check_that = partial(check, guide=GUIDE)
 
 
 def probe(rank, trainer, seed, inputs, targets, cases):

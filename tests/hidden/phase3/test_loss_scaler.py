@@ -2,6 +2,7 @@
 
 import math
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch import nn
@@ -13,10 +14,7 @@ from support.probes.returned import number_of
 from support.probes.sharded import wrapped
 
 GUIDE = "Half precision"
-
-
-def check_that(holds, code, text, ranks=()):
-    check(holds, code, text, ranks=ranks, guide=GUIDE)
+check_that = partial(check, guide=GUIDE)
 
 
 def make(trainer):

@@ -90,12 +90,13 @@ def test_chunks_go_round_the_ring(ranks, rng):
 
 @exercise("phase3/ring_attention", points=1.5)
 def test_large_scores_do_not_overflow(ranks, rng):
-    """Scores of several hundreds, whose largest is on any rank, or is far below 0."""
+    """Scores of several hundreds, whose largest differs by query, and is on any rank."""
     cases = []
     for top in range(3):
         case = draw(rng, 3, 2, 4, causal=False)
         case["q"][..., 0], case["k"][..., 0] = 40.0, -10.0 * (1 + top)
         case["k"].chunk(3, 2)[top][..., 0] = 10.0 * (2 - top)
+        case["q"][..., ::2, 0] *= -1
         cases.append(case)
     cases.append({**cases[2], "causal": True})
 

@@ -1,10 +1,11 @@
 """Training a language model on all ranks: it equals one process, prints once, and resumes."""
 
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
-from gradsync.testing import check, exercise, raise_mistake
+from gradsync.testing import case_by_case, check, exercise, raise_mistake
 from gradsync.text import ranks_text
 from support.probes.language_models import draw_sequences, run_training
 from support.probes.sharded_files import content_of, restore
@@ -17,13 +18,21 @@ from support.rules.sharded_training import (
     together,
 )
 
-
-def check_that(holds, code, text, ranks=()):
-    check(holds, code, text, ranks=ranks, guide=GUIDE)
+check_that = partial(check, guide=GUIDE)
 
 
-def probe(rank, world_size, trainer, seed, sequences, options):
-    return run_training(trainer, rank, world_size, seed, sequences, **options)
+def probe(rank, world_size, trainer, sequences, runs):
+    """Train once for each run, a model's seed and the options of `train`."""
+    return [
+        run_training(trainer, rank, world_size, seed, sequences, **options)
+        for seed, options in runs
+    ]
+
+
+def train(ranks, world_size, sequences, *runs):
+    """Return for each run what the ranks have seen."""
+    seen = ranks(probe, world_size, sequences=sequences, runs=runs)
+    return case_by_case(seen, len(runs))
 
 
 @exercise("phase3/train", points=2)
@@ -32,7 +41,7 @@ def test_ten_steps_equal_those_of_one_process(ranks, rng):
     seed, sequences = int(rng.integers(1000)), draw_sequences(rng, 21)
     options = {"steps": 10, "batch_size": 2, "lr": 0.05}
 
-    seen = ranks(probe, 2, seed=seed, sequences=sequences, options=options)
+    [seen] = train(ranks, 2, sequences, (seed, options))
 
     raise_mistake(history_mistake(seen, 0, 10))
     raise_mistake(batches_mistake(together(seen), 21, 2, 2))
@@ -51,35 +60,35 @@ def test_ten_steps_equal_those_of_one_process(ranks, rng):
 def test_gradients_are_clipped(ranks, rng):
     """With a small max_norm, the steps are those of one process; another seed, another order."""
     seed, sequences = int(rng.integers(1000)), draw_sequences(rng, 12)
-    runs = []
+    limits = [float(limit) for limit in rng.uniform(0.02, 0.1, 3)]
+    options = {"steps": 4, "batch_size": 2, "lr": 0.05}
+    runs = [
+        (seed, {**options, "max_norm": limit, "seed": order})
+        for limit, order in zip(limits, (0, 0, 1), strict=True)
+    ]
 
-    for world_size, order in ((3, 0), (1, 0), (1, 1)):
-        options = {
-            "steps": 6,
-            "batch_size": 2,
-            "lr": 0.05,
-            "max_norm": float(rng.uniform(0.02, 0.1)),
-            "seed": order,
-        }
-        seen = ranks(probe, world_size, seed=seed, sequences=sequences, options=options)
+    three, one, other = (
+        *train(ranks, 3, sequences, runs[0]),
+        *train(ranks, 1, sequences, *runs[1:]),
+    )
 
-        raise_mistake(history_mistake(seen, 0, 6))
-        raise_mistake(losses_mistake(seen, seed, sequences, options["max_norm"]))
-        runs.append(seen)
-    raise_mistake(seed_mistake(*runs[1:]))
+    for seen, limit in zip((three, one, other), limits, strict=True):
+        raise_mistake(history_mistake(seen, 0, 4))
+        raise_mistake(losses_mistake(seen, seed, sequences, limit))
+    raise_mistake(seed_mistake(one, other))
 
 
 @exercise("phase3/train", points=0.5)
 def test_low_precision_learns_nearly_the_same(ranks, rng):
     """In bfloat16 and float16, the losses are near those in float32, and equal on all ranks."""
     seed, sequences = int(rng.integers(1000)), draw_sequences(rng, 12)
-    options = {"steps": 8, "batch_size": 3, "lr": 0.02}
+    options = {"steps": 6, "batch_size": 3, "lr": 0.02}
 
-    exact = ranks(probe, 2, seed=seed, sequences=sequences, options=options)
-    for compute in ("bfloat16", "float16"):
-        low = {**options, "compute": compute}
-        seen = ranks(probe, 2, seed=seed, sequences=sequences, options=low)
+    dtypes = ("bfloat16", "float16")
+    low = [(seed, {**options, "compute": compute}) for compute in dtypes]
+    exact, *others = train(ranks, 2, sequences, (seed, options), *low)
 
+    for compute, seen in zip(dtypes, others, strict=True):
         losses, wanted = ([e["loss"] for e in one[0]["history"]] for one in (seen, exact))
         off = max(abs(a - b) for a, b in zip(losses, wanted, strict=False))
         check_that(
@@ -97,24 +106,15 @@ def test_low_precision_learns_nearly_the_same(ranks, rng):
         )
 
 
-def probe_resumed(rank, world_size, trainer, seed, sequences, runs):
-    """Train several times with one folder."""
-    return [
-        run_training(trainer, rank, world_size, seed + 10 * n, sequences, **options)
-        for n, options in enumerate(runs)
-    ]
-
-
 @exercise("phase3/train", points=1.25)
 def test_it_resumes_where_it_stopped(ranks, rng):
     """Stopped in its second epoch and resumed, the losses are those of one run; then nothing."""
     seed, sequences = int(rng.integers(1000)), draw_sequences(rng, 14)
     options = {"batch_size": 2, "lr": 0.05, "resume_from": "run"}
-    runs = [{**options, "steps": steps} for steps in (4, 9, 9)]
+    runs = [(seed + 10 * n, {**options, "steps": steps}) for n, steps in enumerate((4, 9, 9))]
 
-    seen = ranks(probe_resumed, 2, seed=seed, sequences=sequences, runs=runs)
+    first, second, third = train(ranks, 2, sequences, *runs)
 
-    first, second, third = ([value[n] for value in seen] for n in range(3))
     raise_mistake(history_mistake(first, 0, 4))
     check_that(
         not second[0]["history"] or round(second[0]["history"][0]["step"]) > 1,

@@ -2,6 +2,7 @@
 
 import operator
 import random
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,9 +12,7 @@ from support.probes import salt_hashes
 from support.probes.token_loaders import batches_of, numbered
 from support.rules.token_loaders import GUIDE, diagnose_batches, numbers_of
 
-
-def check_that(holds, code, text, ranks=()):
-    check(holds, code, text, ranks=ranks, guide=GUIDE)
+check_that = partial(check, guide=GUIDE)
 
 
 def probe_epochs(data_loader, cases):

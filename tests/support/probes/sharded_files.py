@@ -19,7 +19,16 @@ from support.probes.late_rank import let_rest
 from support.probes.sharded import Biased, full_state, seeded, wrapped
 
 # Calls of Python that change what is on disk; a snapshot is taken before each.
-CHANGES = ("open", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.truncate", "shutil.move")
+CHANGES = (
+    "open",
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.mkdir",
+    "os.truncate",
+    "os.symlink",
+    "os.link",
+)
 MOST = 24  # snapshots of a save on a rank
 HIDDEN, OUTPUTS = 7, 5  # of the model: 35 elements, which 2, 3 and 4 do not divide
 
@@ -52,30 +61,46 @@ def batch_of(rank: int, world_size: int, seed: int) -> tuple[Tensor, Tensor]:
     return inputs[mine], targets[mine]
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file in a folder, by its path in the folder."""
+def content_of(folder: Path) -> dict[str, bytes | str]:
+    """Return every file in a folder, by its path there: its content, or where a link points."""
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
+        path.relative_to(folder).as_posix(): str(path.readlink())
+        if path.is_symlink()
+        else path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        if path.is_symlink() or path.is_file()
     }
 
 
-def restore(folder: Path, content: Mapping[str, bytes]) -> None:
-    """Write files into a folder."""
+def restore(folder: Path, content: Mapping[str, bytes | str]) -> None:
+    """Write files and links into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in content.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        if isinstance(data, str):
+            path.symlink_to(data)
+        else:
+            path.write_bytes(data)
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextmanager
 def snapshots(folder: Path, into: Path, rank: int) -> Iterator[None]:
     """Copy a folder before each change that this rank's Python code makes to files.
 
-    While a rank copies, the other ranks make no such change, so each copy is what a crash of all
-    ranks at that moment would leave. A file that is opened to be overwritten is empty at first.
+    Each copy has the folder under its own name, because files in it may contain their paths. While
+    a rank copies, the other ranks make no such change, so each copy is what a crash of all ranks at
+    that moment would leave. A file that is opened to be overwritten is empty at first.
     """
     lock = (into / "lock").open("a")
     state = {"taken": 0, "busy": False, "on": True}
@@ -94,7 +119,7 @@ def snapshots(folder: Path, into: Path, rank: int) -> Iterator[None]:
             emptied = _emptied(event, arguments, folder)
             for name in (None, emptied) if emptied else (None,):
                 if state["taken"] < MOST:
-                    place = into / f"{rank}-{state['taken']}"
+                    place = into / f"{rank}-{state['taken']}" / folder.name
                     _copy(folder, place)
                     if name is not None and (place / name).exists():
                         (place / name).write_bytes(b"")
@@ -154,9 +179,9 @@ def _copy(folder: Path, into: Path) -> None:
         shutil.rmtree(into, ignore_errors=True)
         try:
             if folder.is_dir():
-                shutil.copytree(folder, into)
+                shutil.copytree(folder, into, symlinks=True)
             else:
-                into.mkdir()
+                into.mkdir(parents=True)
         except (shutil.Error, OSError):
             continue
         return

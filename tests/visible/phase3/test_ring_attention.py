@@ -111,15 +111,15 @@ def test_three_exchanges_on_four_ranks(ranks):
 
 @exercise("phase3/ring_attention", points=1)
 def test_large_scores_do_not_overflow(ranks):
-    """Scores 0 and 500, 0 and -500, twice -500: the weights are 0 and 1, 1 and 0, twice 1/2."""
+    """Scores 0 and 500 or -500, 0 and -500, twice -500: the weights are 0 and 1, or equal."""
     high, low, lowest = run(
         ranks, 2,
-        case_of([1.0, 1.0], [0.0, 500.0], [4.0, 8.0], causal=False),
+        case_of([1.0, -1.0] * 2, [0.0, 0.0, 500.0, 500.0], [4.0, 4.0, 8.0, 8.0], causal=False),
         case_of([1.0, 1.0], [0.0, -500.0], [4.0, 8.0], causal=True),
         case_of([1.0, 1.0], [-500.0, -500.0], [4.0, 8.0], causal=False),
     )  # fmt: skip
 
-    for seen, wanted in ((high, [8.0, 8.0]), (low, [4.0, 4.0]), (lowest, [6.0, 6.0])):
+    for seen, wanted in ((high, [8.0, 4.0] * 2), (low, [4.0, 4.0]), (lowest, [6.0, 6.0])):
         broken = [rank for rank in range(2) if not bool(seen[rank]["output"].isfinite().all())]
         raise_mistake(nan_outputs(broken) if broken else None)
         check_outputs(seen, wanted, "differs-from-single-process", f"They must be {wanted}.")

@@ -12,7 +12,15 @@ from support.probes import raised
 from support.probes.files import files_with_code
 from support.probes.language_models import LENGTH, VOCABULARY, run_training
 from support.probes.sharded import full_state
-from support.probes.sharded_files import batch_of, content_of, made, outcome, restore, step
+from support.probes.sharded_files import (
+    batch_of,
+    content_of,
+    made,
+    outcome,
+    restore,
+    step,
+    working_in,
+)
 from support.rules.sharded_training import history_mistake, seed_mistake
 
 GUIDE, TRAINING = "Checkpoints in shards", "Training a transformer"
@@ -134,12 +142,14 @@ def test_what_is_no_checkpoint_is_refused(ranks):
         model, optimizer = made(trainer, 2)
         found = []
         for number, (name, data) in enumerate(damage):
-            folder = Path(f"kept{number}")
+            folder = Path(f"damage{number}", "kept")
             if rank == 0:
                 restore(folder, {**content, name: data} if data else {})
             dist.barrier()
-            found.append(outcome(lambda f=folder: trainer.load_sharded(f, model, optimizer), model))
-        return [found, Path("ran").exists()]
+            with working_in(folder.parent):
+                seen = outcome(lambda: trainer.load_sharded("kept", model, optimizer), model)
+            found.append(seen)
+        return [found, Path(folder.parent, "ran").exists()]  # the last one has code
 
     saved = ranks(probe_saved, 2)
     content = saved[0]["content"]

@@ -1,14 +1,7 @@
-"""Folders with running numbers; a folder counts when rank 0 has put a mark into it; bytes, fsync."""
+"""Folders with running numbers; a symbolic link names the current one; bytes, fsync."""
 
 import io
 import shutil
-
-
-def _complete(folder):
-    numbers = []
-    for mark in Path(folder).glob("save-*/complete.json"):
-        numbers.append((int(mark.parent.name.split("-")[1]), mark))
-    return sorted(numbers)
 
 
 def _put(path, data):
@@ -38,22 +31,25 @@ def save_sharded(folder, model, optimizer, step):
     if dist.get_rank() == 0:
         content = {"step": step, "count": dist.get_world_size()}
         _put(place / "complete.json", json.dumps(content).encode())
+        new = folder / ".latest"
+        new.unlink(missing_ok=True)
+        new.symlink_to(place.name)
+        os.replace(new, folder / "latest")
         for old in folder.glob("save-*"):
             if old != place:
-                (old / "complete.json").unlink(missing_ok=True)
                 shutil.rmtree(old)
     dist.barrier()
 
 
 def load_sharded(folder, model, optimizer):
-    numbers = _complete(folder)
-    if not numbers:
-        raise FileNotFoundError(f"there is no complete.json in {folder}")
-    mark = numbers[-1][1]
+    link = Path(folder) / "latest"
+    if not link.is_symlink():
+        raise FileNotFoundError(f"there is no {link}")
+    mark = Path(folder) / os.readlink(link) / "complete.json"
     try:
         about = json.loads(mark.read_text())
         step, count = about["step"], about["count"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"{mark} can't be read") from None
     pieces = []
     for rank in range(count):
