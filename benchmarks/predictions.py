@@ -61,7 +61,8 @@ def predicted(study: Study, compute: Compute, way: str, ranks: int) -> float:
     )
     matrices = 4 * LAYERS + 2  # the solution gathers each by itself
     parameters = 12 * LAYERS * WIDTH**2 + 2 * 256 * WIDTH
-    model = Transformer(LAYERS, WIDTH, TOKENS, here, parameters, gathers=matrices / LAYERS)
+    head = 256 / 2 / (6 * WIDTH + TOKENS)  # multiplications for a token, in a layer's
+    model = Transformer(LAYERS, WIDTH, TOKENS, here, parameters, matrices / LAYERS, head)
     cost = WAYS[way](model, network, BATCH, ranks)
     assert cost is not None
     return cost.seconds

@@ -6,10 +6,10 @@ Operations in MPICH", IJHPCA 19(1), 2005. The time for adding numbers (gamma in 
 proportional to the number of bytes, so it is part of beta here. P. Patarasuk and X. Yuan, JPDC
 69(2), 2009, prove that no algorithm sends fewer bytes than the ring.
 
-Three terms are added here, for ranks on one machine. If there are more ranks than cores, a rank
+Four terms are added here, for ranks on one machine. If there are more ranks than cores, a rank
 that receives a message waits for the other ranks on its core, and copying and adding bytes takes
 longer. All ranks wait for the ranks on the fullest core. If a buffer does not fit into the caches,
-each further byte costs more.
+each further byte costs more. gloo reduces everything on all ranks before it scatters.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Network:
     cache: int | None = None  # bytes of a buffer; each further byte costs `beta_beyond`
     beta_beyond: float = 0.0  # seconds for a byte
     wait: float = 0.0  # seconds that a message waits for each other rank on the fullest core
+    scatters_whole: bool = False  # a reduce-scatter takes as long as an all-reduce
 
     def all_reduce(self, size: float, ranks: int) -> float:
         """Return the seconds for `size` bytes on each of `ranks` ranks."""
@@ -64,7 +65,7 @@ class Network:
 
     def reduce_scatter(self, size: float, ranks: int) -> float:
         """Return the seconds if each rank sends `size` bytes and gets its share of the sum."""
-        return self._half(size, ranks)
+        return (1 + self.scatters_whole) * self._half(size, ranks)
 
     def all_gather(self, size: float, ranks: int) -> float:
         """Return the seconds if each rank sends its share and gets `size` bytes."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from gradsync.scale.costs import ALGORITHMS, Algorithm, Compute, Network
+from gradsync.scale.costs import ALGORITHMS, Compute, Network
 
 Numbers = NDArray[np.float64]
 FIRST_ALPHA, FIRST_BETA = 1e-5, 1e-9  # seconds, seconds per byte: the start of the search
@@ -36,16 +36,13 @@ class BatchTiming:
     update: float  # seconds
 
 
-def fit_network(
-    timings: Sequence[Timing], cores: int | None = None, algorithm: Algorithm | None = None
-) -> Network:
+def fit_network(timings: Sequence[Timing], cores: int | None = None) -> Network:
     """Return the network that predicts the timings best.
 
     Args:
         timings: all-reduces of at least two sizes.
-        cores: the number of cores that the ranks share on one machine (caches are then fitted,
-            too); None if each rank has its own core or GPU.
-        algorithm: the algorithm of the all-reduce; None: the one that fits better.
+        cores: the number of cores that the ranks share on one machine, over gloo (caches are then
+            fitted, too); None if each rank has its own core or GPU.
 
     Raises:
         ValueError: the timings have fewer than two sizes, or a time that is not above 0.
@@ -54,9 +51,10 @@ def fit_network(
     if len(sizes) < 2 or min(timing.seconds for timing in timings) <= 0:
         raise ValueError("A fit needs times above 0 of at least two sizes.")
     caches = [None] if cores is None else [None, *sizes[1:-2]]
+    start = Network("ring", FIRST_ALPHA, FIRST_BETA, cores=cores, scatters_whole=cores is not None)
     fits = [
-        _fit_one(timings, Network(one, FIRST_ALPHA, FIRST_BETA, 0.0, cores, cache))
-        for one in ([algorithm] if algorithm else ALGORITHMS)
+        _fit_one(timings, replace(start, algorithm=algorithm, cache=cache))
+        for algorithm in ALGORITHMS
         for cache in caches
     ]
     return min(fits, key=lambda network: _badness(network, timings))  # the first if two are equal

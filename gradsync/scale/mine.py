@@ -177,26 +177,15 @@ def _bytes(called: Sequence[Bar]) -> int:
 def _hidden(called: Sequence[Bar], waits: Sequence[Span], step: Span) -> float:
     """Return the part of the collectives' time in a step in which the main thread did not wait."""
     under_way = _cut([(bar.start, step[1] if bar.end is None else bar.end) for bar in called], step)
-    joined = _joined(under_way)
-    exposed = sum(_length(_cut(waits, span)) for span in joined)
-    return 1 - exposed / max(_length(joined), 1e-9)
+    busy = spans.joined(under_way)
+    exposed = sum(_length(_cut(waits, span)) for span in busy)
+    return 1 - exposed / max(_length(busy), 1e-9)
 
 
 def _cut(found: Sequence[Span], limits: Span) -> list[Span]:
     """Return the parts of the spans that are within the limits."""
     cut = [(max(start, limits[0]), min(end, limits[1])) for start, end in found]
     return [(start, end) for start, end in cut if start < end]
-
-
-def _joined(found: Sequence[Span]) -> list[Span]:
-    """Return the same times as spans that do not overlap."""
-    joined: list[Span] = []
-    for start, end in sorted(found):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined
 
 
 def _length(found: Sequence[Span]) -> float:

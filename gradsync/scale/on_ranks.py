@@ -7,7 +7,7 @@ supervisor and waits for an answer, which takes longer than a small all-reduce.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -25,8 +25,6 @@ ENOUGH = 8 * 2**20  # bytes of all repetitions of one size
 FEWEST, MOST = 2, 30  # repetitions
 WARMING = 100  # all-reduces before the measurement, because the first ones are slow
 STEPS = 4
-
-
 LAYERS, WIDTH, TOKENS = 4, 128, 128  # of the small transformer
 
 
@@ -51,15 +49,11 @@ class Trained:
         loss: Tensor = nn.functional.cross_entropy(scores, self._labels)
         return loss
 
-    def forward_and_backward(self) -> None:
-        """Compute the gradients."""
+    def gradients(self) -> Tensor:
+        """Run forward and backward; return all gradients in one tensor."""
         self.forward().backward()  # type: ignore[no-untyped-call]
-
-    def gradients(self) -> Iterator[Tensor]:
-        """Yield the gradients, in the order of the parameters."""
-        for parameter in self._model.parameters():
-            if parameter.grad is not None:
-                yield parameter.grad
+        grads = (parameter.grad for parameter in self._model.parameters())
+        return torch.cat([grad.flatten() for grad in grads if grad is not None])
 
     def update(self) -> None:
         """Step the optimizer."""
@@ -135,8 +129,7 @@ def _backend() -> Any:
 
 
 def _step(backend: Any, trained: Trained) -> None:
-    trained.forward_and_backward()
-    _sum(backend, torch.cat([gradient.flatten() for gradient in trained.gradients()]))
+    _sum(backend, trained.gradients())
     trained.update()
 
 

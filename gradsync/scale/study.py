@@ -44,10 +44,9 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Two networks, fitted to the same timings."""
+    """A network that was fitted to a part of the timings."""
 
-    network: Network  # used for forecasts
-    other: Network  # with the algorithm that fits less well
+    network: Network
     timings: tuple[Timing, ...]
     fitted: tuple[Timing, ...]  # the part of `timings` that was used for the fit
     predictions: tuple[Prediction, ...]
@@ -151,19 +150,18 @@ def fit_measured(measured: Measured, plan: Plan, cores: int) -> tuple[Fit, Compu
         if timing.ranks in plan.fitted_ranks and timing.size in plan.fitted_sizes
     ]
     compute = fit_compute(measured.compute)
-    networks = _both(fitted, cores)
+    network = fit_network(fitted, cores)
     sizes, ranks = [], []
     for timing in measured.all_reduces:
         if timing.ranks in plan.other_ranks:
             ranks.append(timing)
         elif timing.size in plan.other_sizes:
             sizes.append(timing)
-    network = networks[0]
     predictions = [
         _prediction("all-reduce, sizes that were not fitted", errors(network, sizes)),
         _prediction("all-reduce, ranks that were not fitted", errors(network, ranks)),
     ]
-    return Fit(*networks, measured.all_reduces, tuple(fitted), tuple(predictions)), compute
+    return Fit(network, measured.all_reduces, tuple(fitted), tuple(predictions)), compute
 
 
 def fit_cluster(timings: Sequence[Timing]) -> Fit:
@@ -172,10 +170,10 @@ def fit_cluster(timings: Sequence[Timing]) -> Fit:
     kept = set(sizes if len(sizes) < 4 else [*sizes[::2], sizes[-1]])
     fitted = [timing for timing in timings if timing.size in kept]
     others = [timing for timing in timings if timing.size not in kept]
-    networks = _both(fitted, None)
+    network = fit_network(fitted)
     what = "all-reduce, sizes that were not fitted"
-    predictions = (_prediction(what, errors(networks[0], others)),) if others else ()
-    return Fit(*networks, tuple(timings), tuple(fitted), predictions)
+    predictions = (_prediction(what, errors(network, others)),) if others else ()
+    return Fit(network, tuple(timings), tuple(fitted), predictions)
 
 
 def fit_steps(
@@ -255,12 +253,6 @@ def _splits(model: Transformer, network: Network, batch: int) -> Iterator[Split]
             if cost := way(model, network, batch, ranks):
                 gained = ranks * model.compute.step(batch) / cost.seconds
                 yield Split(name, ranks, cost, gained)
-
-
-def _both(timings: Sequence[Timing], cores: int | None) -> tuple[Network, Network]:
-    """Return the network that fits better, and the network with the other algorithm."""
-    best = fit_network(timings, cores)
-    return best, fit_network(timings, cores, "tree" if best.algorithm == "ring" else "ring")
 
 
 def _prediction(what: str, found: Sequence[float]) -> Prediction:

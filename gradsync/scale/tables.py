@@ -94,16 +94,16 @@ def _all_reduces(study: Study) -> Table:
 
 
 def _constants(study: Study) -> Table:
+    network = study.fit.network
     columns = ["algorithm", "latency", "bandwidth"]
-    on_one_machine = study.fit.network.cores is not None
+    on_one_machine = network.cores is not None
     if on_one_machine:
         columns += ["larger buffers", "contention", "wait for a core"]
     table = _table("Fitted constants", *columns)
-    for network, used in ((study.fit.network, " (used)"), (study.fit.other, "")):
-        cells = [f"{network.algorithm}{used}", shown(network.alpha), _bandwidth(network.beta)]
-        if on_one_machine:
-            cells += [_beyond(network), f"{network.contention:.2f}", shown(network.wait)]
-        table.add_row(*cells)
+    cells = [network.algorithm, shown(network.alpha), _bandwidth(network.beta)]
+    if on_one_machine:
+        cells += [_beyond(network), f"{network.contention:.2f}", shown(network.wait)]
+    table.add_row(*cells)
     if len({timing.ranks for timing in study.fit.timings}) == 1:
         table.caption = (
             "Timings of one number of ranks fit both algorithms equally well. "

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from gradsync.scale.costs import FLOAT, Compute, Network
+from gradsync.scale.costs import FLOAT, Compute, Network, crowding
 from gradsync.scale.strategies import Workload, plain, sharded
 
 KEPT = 16  # numbers that backward needs, for each token and layer, in units of the width
@@ -34,6 +34,7 @@ class Transformer:
     compute: Compute  # of a step of the whole model
     parameters: int
     gathers: float = 1  # collectives in which ZeRO-3 gathers a layer, on average
+    head: float = 0.0  # compute after the last layer, in layers
 
     @property
     def size(self) -> int:
@@ -134,19 +135,25 @@ def tensor_parallel(model: Transformer, network: Network, batch: float, ranks: i
 def pipeline(model: Transformer, network: Network, batch: float, ranks: int) -> Cost | None:
     """Give each rank consecutive layers, and send activations forward and gradients back, in 1F1B.
 
-    A step takes as long as (microbatches + ranks - 1) microbatches on one stage. Returns None if
-    there are fewer layers than ranks.
+    A step takes as long as (microbatches + ranks - 1) microbatches on the largest stage. If ranks
+    share cores, one that waits leaves its core to the others, so only idle cores count: neither the
+    largest stage nor the bubble delays full cores. Returns None if there are fewer layers than
+    ranks.
     """
     if model.layers < ranks:
         return None
     samples, stage = batch * ranks, math.ceil(model.layers / ranks) / model.layers
-    count = microbatches(batch, ranks)
+    count, crowded = microbatches(batch, ranks), crowding(ranks, network.cores)
     size = model.outputs(samples / count)
     sending = 0.0 if ranks == 1 else 2 * network.exchange(size, ranks)
-    seconds = (count + ranks - 1) * (stage * model.compute.passes(samples / count) + sending)
+    largest = (math.ceil(model.layers / ranks) + model.head) / (model.layers + model.head)
+    part = max(1 / ranks, largest / crowded)  # of the compute, in which crowded ranks are slower
+    idle = (ranks / crowded - 1) / crowded
+    seconds = (count + idle) * part * model.compute.passes(samples / count)
+    seconds += (count + ranks - 1) * sending
     alive = min(ranks, count)  # microbatches whose activations the first rank keeps
     return Cost(
-        seconds + stage * model.compute.update,
+        seconds + part * model.compute.update,
         count * size * min(2, ranks - 1),  # a rank between two others sends to both
         STATES * model.size * stage,
         _kept(model, samples / count * alive) * stage,

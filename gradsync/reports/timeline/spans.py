@@ -19,7 +19,7 @@ def period(events: Sequence[Event]) -> Span:
 
 def blocked(events: Sequence[Event], rank: int) -> list[Span]:
     """Return when a rank's main thread waited for a collective, in order and without overlaps."""
-    return _joined([span for _, span in waits(events, rank)])
+    return joined([span for _, span in waits(events, rank)])
 
 
 def waits(events: Sequence[Event], rank: int) -> list[tuple[int, Span]]:
@@ -67,11 +67,12 @@ def waiting(events: Sequence[Event], world_size: int) -> str:
     return f"Time spent waiting: {', '.join(shares)}"
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
-    joined: list[Span] = []
+def joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the same times as spans in order that do not overlap."""
+    found: list[Span] = []
     for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
         else:
-            joined.append((start, end))
-    return joined
+            found.append((start, end))
+    return found

@@ -1,5 +1,7 @@
 """The formulas of the alpha-beta model."""
 
+from dataclasses import replace
+
 import pytest
 
 from gradsync.scale.costs import Network, messages
@@ -31,6 +33,8 @@ def test_reduce_scatter_and_all_gather_cost_as_much_as_an_all_reduce(algorithm):
     both = network.reduce_scatter(100, 5) + network.all_gather(100, 5)
 
     assert both == network.all_reduce(100, 5)
+    gloo = replace(network, scatters_whole=True)
+    assert gloo.reduce_scatter(100, 5) == gloo.all_reduce(100, 5)
 
 
 def test_ranks_that_share_cores_are_slower():

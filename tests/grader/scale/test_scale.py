@@ -75,7 +75,7 @@ def forecast():
     """Return a function that makes a study: 10 MiB of gradients, a network with low latency."""
     network = Network("ring", 1e-9, 1e-9, 1.0, cores=2)
     timings = tuple(Timing(2, size, network.all_reduce(size, 2)) for size in (1024, 2**20, 2**24))
-    fit = Fit(network, network, timings, timings, ())
+    fit = Fit(network, timings, timings, ())
 
     def make(load=0.0, **compute):
         workload = Workload(Compute(0.0, 1e-3, **compute), 10 * 2**20)

@@ -45,13 +45,21 @@ def test_what_three_ranks_do_not_divide_has_no_cost(way):
     assert WAYS[way](MODEL, NETWORK, 1, 3) is None
 
 
-def test_stages_of_unequal_length_wait_for_the_longest():
-    model = replace(MODEL, layers=3, compute=Compute(0.0, 1.0))
+@pytest.mark.parametrize(
+    ("layers", "head", "cores", "ranks", "seconds"),
+    [
+        (3, 0.0, None, 2, (8 + 1) * 2 / 3),  # the longest stage has 2 of 3 layers
+        (2, 1.0, None, 2, (8 + 1) * 2 / 3),
+        (4, 1.0, 2, 4, (16 + 1 / 2) / 4),  # both cores are busy, but one in the first and last half
+    ],
+)
+def test_a_pipeline_waits_for_its_longest_stage_or_for_cores(layers, head, cores, ranks, seconds):
+    model = replace(MODEL, layers=layers, head=head, compute=Compute(0.0, 1.0))
 
-    cost = WAYS["pipeline"](model, Network("ring", 0.0, 0.0), 4, 2)
+    cost = WAYS["pipeline"](model, Network("ring", 0.0, 0.0, cores=cores), 4, ranks)
 
-    assert cost.seconds == (8 + 1) * 2 / 3  # microbatches of 1 sample, 2 of 3 layers
-    assert cost.states == pytest.approx(1600 * 2 / 3)
+    assert cost.seconds == seconds  # of microbatches of 1 sample
+    assert cost.states == pytest.approx(1600 * -(-layers // ranks) / layers)
 
 
 @pytest.mark.parametrize(
