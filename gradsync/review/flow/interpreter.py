@@ -611,10 +611,11 @@ class Interpreter:
     @staticmethod
     def _is_none(op: ast.cmpop, left: Value, right: Value) -> Value | None:
         """Return the constant result of `left is None`; None if it is not known."""
-        if right.const is not None or left.maybe or left.tags:
+        ranked = RANK in left.tags  # such as an argument that is None without other ranks
+        if right.const is not None or left.maybe or (left.tags and not ranked):
             return None
         none = left.const is None
-        known = none or left.things or left.code or left.const is not UNKNOWN
+        known = none or ranked or left.things or left.code or left.const is not UNKNOWN
         return Value(const=none == isinstance(op, ast.Is)) if known else None
 
     def _ifexp(self, node: ast.IfExp) -> Value:

@@ -63,7 +63,8 @@ def sharded_in_the_wrong_order(program: Program) -> Iterator[Hit]:
         loop = step.loops[-1].node if step.loops else None
         root = ast.unparse(loop.iter) if isinstance(loop, ast.For) else ""
         earlier = [s for n, s in roots.items() if re.search(rf"(?<![\w.]){re.escape(n)}\b", root)]
-        if any(facts_agree(other, step) and other.stack == step.stack for other in earlier):
+        beside = (s for s in earlier if (s.stack, s.run) == (step.stack, step.run))
+        if any(facts_agree(other, step) for other in beside):
             yield at(
                 step,
                 "The model was sharded before its layers, so all of its parameters are already in "

@@ -713,6 +713,30 @@ for epoch in range(EPOCHS):
     if loss.item() < 0.1:
         break
 """,
+    "DDP009: a file of the mode without a rank": TRAINS.format(test="me == 0")
+    + """
+def main(me):
+    dist.init_process_group("gloo", rank=me, world_size=int(os.environ["WORLD_SIZE"]))
+    train(me, 3)
+    if me is None:
+        torch.save({}, "alone.pt")
+
+main(int(os.environ["RANK"]))
+""",
+    "DDP039: another model of this name": """
+from torch.distributed.fsdp import fully_shard
+
+class Cases:
+    def whole(self):
+        model = nn.Sequential(nn.Linear(2, 1))
+        fully_shard(model)
+
+    def layers(self):
+        model = nn.Sequential(nn.Linear(2, 1))
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
+""",
     "DDP009: a file for each sample": TRAINS.format(test="dist.get_rank() == 0")
     + """
 dist.init_process_group("gloo")
