@@ -52,4 +52,5 @@ def by_name(name: str) -> Value:
 
 def of_environment(name: object) -> Value:
     """Return the value of an environment variable that launchers set."""
-    return Value(tags=frozenset(ENVIRONMENT.get(str(name), ())))
+    tags = ENVIRONMENT.get(str(name))
+    return by_name(str(name)) if tags is None else Value(tags=frozenset(tags))

@@ -21,6 +21,7 @@ def codes(body, path="script.py"):
 @pytest.mark.parametrize(
     "condition",
     [
+        'int(os.environ["MV2_COMM_WORLD_RANK"]) == 0',
         "dist.get_rank() == 0",
         "not dist.get_rank()",
         "int(os.environ['RANK']) == 0",
