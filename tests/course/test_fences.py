@@ -24,7 +24,7 @@ CODES |= {
 }
 # Words such as `train` are also ordinary English, and names of other things.
 ORDINARY = {name for name in NAMES if re.fullmatch("[a-z]+", name)}
-OTHER_THINGS = {("folder.py", "train"), ("files.py", "train")}  # MNIST's own file names
+OTHER_THINGS = {("mnist.py", "train")}  # the names of its files
 OTHER_THINGS |= {("app.py", "train"), ("placement.py", "train")}  # the command `gradsync train`
 OTHER_THINGS |= {("torch_api.py", "train")}  # a method of nn.Module
 OTHER_THINGS |= {("gradients.py", "clip_grad_norm_")}  # torch's function
