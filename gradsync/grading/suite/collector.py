@@ -63,8 +63,12 @@ class Collector:
             config.stash[BUDGET] = self._budget
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Skip files without a test of the wanted exercises: importing them takes time."""
-        if not self.exercises or not collection_path.is_file():
+        """Skip files without a test of the wanted exercises: importing them takes time.
+
+        A hidden suite needs all files: the points of a test are its share of all tests.
+        """
+        is_hidden = collection_path.parent.parent.name == "hidden"
+        if not self.exercises or is_hidden or not collection_path.is_file():
             return None
         text = collection_path.read_text(encoding="utf-8", errors="replace")
         return None if any(exercise in text for exercise in self.exercises) else True
