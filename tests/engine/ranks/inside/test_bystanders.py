@@ -138,83 +138,82 @@ def run_all(jobs):
         job()
 
 
-@pytest.fixture
-def examined(monkeypatch):
-    """A function that examines a running thread."""
-    monkeypatch.setattr(time, "sleep", bystanders.sleep)
-
-    def examine(thread):
+def examine(makes):
+    """Start a thread of each kind, and return for each whether it is a bystander."""
+    found = []
+    for make in makes:
+        thread = make()
         thread.daemon = True
         thread.start()
-        bystanders._sleep(0.02)
-        return bystanders.are_bystanders([thread])
+        time.sleep(0.05)
+        found.append(bystanders.are_bystanders([thread]))
+    return found
 
-    return examine
+
+def examined(*makes):
+    """Examine threads on a rank: they end with it."""
+    [found] = run_ranks(examine, 1, process_group=False, makes=makes)
+    return found
 
 
 def thread(target, *arguments):
     return threading.Thread(target=target, args=arguments)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: thread(log_until, threading.Event(), State()),
-        lambda: thread(count, {"step": 0}, threading.Lock()),
-        lambda: thread(print_rank),
-        lambda: thread(lambda: time.sleep(60), *()),
-        lambda: thread(bystanders.sleep, 60),
-        lambda: thread(sleep_then(print, "late")),
-        lambda: thread(functools.partial(bystanders.sleep, 60)),
-        lambda: threading.Timer(60, print, ["late"]),
-        Heart,
-    ],
+BYSTANDERS = (
+    lambda: thread(log_until, threading.Event(), State()),
+    lambda: thread(count, {"step": 0}, threading.Lock()),
+    lambda: thread(print_rank),
+    lambda: thread(lambda: time.sleep(60)),
+    lambda: thread(time.sleep, 60),
+    lambda: thread(sleep_then(print, "late")),
+    lambda: thread(functools.partial(time.sleep, 60)),
+    lambda: threading.Timer(60, print, ["late"]),
+    Heart,
 )
-def test_a_thread_that_reaches_only_its_own_code_and_plain_data_is_a_bystander(examined, make):
-    assert examined(make())
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: thread(sleep_then(dist.barrier)),
-        lambda: thread(sleep_then(threading.Event().set)),
-        lambda: thread(sleep_then(os._exit, 0)),
-        lambda: thread(sleep_then(os.kill, 0, 0)),
-        lambda: thread(sleep_then(print, Late())),
-        lambda: thread(sleep_then(run_all, [print, [dist.barrier]])),
-        lambda: thread(sleep_then(Late)),
-        lambda: thread(sleep_then(next, iter([]))),
-        lambda: thread(meet_in_a_nested_function),
-        lambda: thread(import_and_meet),
-        lambda: thread(compute_the_name),
-        lambda: thread(choose, Late()),
-        lambda: thread(call_from_the_stack, [dist.barrier]),
-        lambda: thread(meet_at_the_exit),
-        lambda: thread(start_a_thread),
-        lambda: thread(run_all, [functools.partial(bystanders.sleep, 60), print]),
-        lambda: thread(list, map(call, [functools.partial(bystanders.sleep, 60), print], [0, 0])),
-        lambda: thread(threading.Event().wait),
-        lambda: threading.Timer(60, dist.barrier),
-        lambda: threading.Timer(60, Late().__str__),
-        Meeting,
-    ],
+OTHERS = (
+    lambda: thread(sleep_then(dist.barrier)),
+    lambda: thread(sleep_then(threading.Event().set)),
+    lambda: thread(sleep_then(os._exit, 0)),
+    lambda: thread(sleep_then(os.kill, 0, 0)),
+    lambda: thread(sleep_then(print, Late())),
+    lambda: thread(sleep_then(run_all, [print, [dist.barrier]])),
+    lambda: thread(sleep_then(Late)),
+    lambda: thread(sleep_then(next, iter([]))),
+    lambda: thread(meet_in_a_nested_function),
+    lambda: thread(import_and_meet),
+    lambda: thread(compute_the_name),
+    lambda: thread(choose, Late()),
+    lambda: thread(call_from_the_stack, [dist.barrier]),
+    lambda: thread(meet_at_the_exit),
+    lambda: thread(start_a_thread),
+    lambda: thread(run_all, [functools.partial(time.sleep, 60), print]),
+    lambda: thread(list, map(call, [functools.partial(time.sleep, 60), print], [0, 0])),
+    lambda: thread(threading.Event().wait),
+    lambda: threading.Timer(60, dist.barrier),
+    lambda: threading.Timer(60, Late().__str__),
+    Meeting,
 )
-def test_a_thread_that_could_act_is_not_a_bystander(examined, make):
-    assert not examined(make())
 
 
-def test_a_log_handler_of_the_users_could_act(examined):
+def test_a_thread_that_reaches_only_its_own_code_and_plain_data_is_a_bystander():
+    assert examined(*BYSTANDERS) == [True] * len(BYSTANDERS)
+
+
+def test_a_thread_that_could_act_is_not_a_bystander():
+    assert examined(*OTHERS) == [False] * len(OTHERS)
+
+
+def test_a_log_handler_of_the_users_could_act():
     class Handler(logging.Handler):
         def emit(self, _):
             dist.barrier()
 
-    handler = Handler()
-    LOG.addHandler(handler)
-    try:
-        assert not examined(Heart())
-    finally:
-        LOG.removeHandler(handler)
+    def heart():
+        LOG.addHandler(Handler())
+        return Heart()
+
+    assert examined(heart) == [False]
 
 
 def start_a_heart():
