@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from gradsync.records import Observation
+from gradsync.records import Diagnosis, Failure, Observation
 from support.probes.steps import traced_step
-from support.rules.steps import averaged_too_late, without_its_gradient
+from support.rules.steps import averaged_too_late, batch_swapped, without_its_gradient
 
 RIGHT = [("backward", -2.0), ("step", -7.0)]
 
@@ -17,6 +17,18 @@ def observed(*weights):
 
 def diagnose(calls, weight=0.0):
     return without_its_gradient([RIGHT, calls], "Steps")(observed(0.7, weight), [0.7] * 2)
+
+
+def test_a_model_that_gets_the_targets_is_reported():
+    text = "mat1 and mat2 must have the same dtype, but got Long and Double"
+    known = Diagnosis("exception", (0,), text)
+    failed, other = (
+        Observation(1, (None,), (), ("",), 0.1, Failure("error", known, "RuntimeError", detail))
+        for detail in (text, "no grad_fn")
+    )
+
+    assert "A batch is `(inputs, targets)`" in batch_swapped(failed, None).explanation
+    assert batch_swapped(other, None) is None
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from support.rules.gpus import batch_not_moved
 from support.rules.losses import loss_mistakes
 from support.rules.names import mixed_means, order_depends_on_names
 from support.rules.rounding import rounded_loss
+from support.rules.steps import batch_swapped
 from support.rules.waiting import nobody_waited, skipped_because_of_nan
 from support.rules.wrong_results import differs_from_one_process, ends_with
 
@@ -117,7 +118,8 @@ def one_process(inputs, targets, *, rank=None, scale=1.0, zero=True, adaptive=Fa
 def steps_of_one_process(ranks, inputs, targets):
     """Check the weights after several steps, with SGD and with an adaptive optimizer."""
     world_size = inputs.shape[1]
-    seen = ranks(probe_both, world_size, inputs=by_rank(inputs, 1), targets=by_rank(targets, 1))
+    data = {"inputs": by_rank(inputs, 1), "targets": by_rank(targets, 1)}
+    seen = ranks(probe_both, world_size, mistakes=[batch_swapped], **data)
 
     raise_mistake(nobody_waited(seen, GUIDE))
     assert_on_every_rank(

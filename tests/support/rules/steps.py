@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,21 @@ import numpy as np
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import array, close
-from gradsync.text import listed
+from gradsync.text import full_stop, listed
 
 Calls = Sequence[tuple[str, float | None]]  # of one rank: a name, and the gradient at that moment
+
+
+def batch_swapped(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a step that fails because the model is called with the targets, integers."""
+    failure = seen.failure
+    if failure is None or failure.exception != "RuntimeError" or "Long" not in str(failure.detail):
+        return None
+    text = (
+        f"{full_stop(failure.diagnosis.explanation)} The model got integers, and only the targets "
+        "of this test are integers. A batch is `(inputs, targets)`, in this order."
+    )
+    return replace(failure.diagnosis, explanation=text)
 
 
 def without_its_gradient(calls: Sequence[Calls], guide: str) -> Rule:
