@@ -74,11 +74,11 @@ def test_the_model_learns(ranks):
     losses = [row["train_loss"] for row in history]
     accuracy = history[2]["val_accuracy"]
     check(
-        losses[2] < losses[0] and accuracy >= 0.8,
+        losses[2] < losses[0] and accuracy >= 0.7,
         "does-not-learn",
         f"Over 3 epochs, the train loss goes from {losses[0]:.3f} to {losses[2]:.3f}, and the last "
         f"val_accuracy is {accuracy:.3f}. The loss should decrease, and the accuracy should reach "
-        "at least 0.8, because a straight line separates these points.",
+        "at least 0.7, because a straight line separates these points.",
         guide=GUIDE,
         vague=True,
     )
