@@ -15,6 +15,7 @@ from support.rules.epochs import (
     other_shares,
     trained_on_others,
 )
+from support.rules.findings import found
 from support.rules.histories import Run, other_rows
 from support.rules.one_process import Headings, other_history, other_training
 from support.rules.training import not_trained, other_counts
@@ -45,7 +46,7 @@ def closing_mistake(seen: Run, headings: Headings) -> Diagnosis | None:
         lambda: other_rows(seen, headings.training),
         lambda: other_history(seen, case, headings),
     )
-    return next((found for check in checks if (found := check()) is not None), None)
+    return next((one for check in checks if (one := check()) is not None), None)
 
 
 def different_weights(models: Sequence[Weights], guide: str) -> Diagnosis | None:
@@ -57,7 +58,7 @@ def different_weights(models: Sequence[Weights], guide: str) -> Diagnosis | None
         f"After training, the weights of {ranks_text(wrong)} differ from rank 0's. All ranks must "
         "start from rank 0's weights and take the same steps, in every epoch."
     )
-    return _found("models-differ", text, guide, wrong)
+    return found("models-differ", text, guide, wrong)
 
 
 def _too_few(trained: Sequence[Sequence[int]], samples: int, guide: str) -> Diagnosis | None:
@@ -69,7 +70,7 @@ def _too_few(trained: Sequence[Sequence[int]], samples: int, guide: str) -> Diag
         f"{len(trained[few[0]])}. Its share is {SHARE} samples in each epoch, with the padding: do "
         "not drop samples or batches, and do not leave the loop early."
     )
-    return _found("samples-missing", text, guide, few)
+    return found("samples-missing", text, guide, few)
 
 
 def _same_order(trained: Sequence[Sequence[int]], samples: int, guide: str) -> Diagnosis | None:
@@ -81,15 +82,11 @@ def _same_order(trained: Sequence[Sequence[int]], samples: int, guide: str) -> D
             "The ranks go over their samples in the order of the dataset. Shuffle the training "
             "samples, with a permutation that depends on the seed and the epoch."
         )
-        return _found("not-shuffled", text, guide, ranks)
+        return found("not-shuffled", text, guide, ranks)
     if all(own[:SHARE] == own[SHARE : 2 * SHARE] for own in trained):
         text = (
             "Every epoch goes over the samples in the same order. Set the epoch of the sampler "
             "before each pass: 0, 1, 2 and so on."
         )
-        return _found("epoch-not-set", text, guide, ranks)
+        return found("epoch-not-set", text, guide, ranks)
     return None
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)

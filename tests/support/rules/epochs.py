@@ -11,6 +11,7 @@ from typing import Any
 
 from gradsync.records import Diagnosis
 from gradsync.text import counted, listed, ranks_text, verb
+from support.rules.findings import found
 from support.rules.shares import repeated, some
 
 Run = Sequence[Mapping[str, Any]]
@@ -46,19 +47,19 @@ def other_samples(
             f"{_whose(first[0], seen[0]['orders'])}. Before each epoch, call `set_epoch` of the "
             "sampler with the number of this epoch: 0, then 1."
         )
-        return _found("epoch-not-set", text, epochs, range(2))
+        return found("epoch-not-set", text, epochs, range(2))
     if first == [value["trained"][:size] for value in reseeded]:
         text = (
             "With a different `seed`, train goes over the samples in the same order. Use the seed "
             "for the order of the samples."
         )
-        return _found("seed-ignored", text, guide, range(2))
+        return found("seed-ignored", text, guide, range(2))
     if first != [value["trained"][:size] for value in unseeded]:
         text = (
             "Called without `seed`, train goes over the samples in a different order than with "
             "`seed=0`. The default of `seed` is 0."
         )
-        return _found("wrong-signature", text, guide, range(2))
+        return found("wrong-signature", text, guide, range(2))
     return None
 
 
@@ -72,7 +73,7 @@ def trained_on_others(seen: Run, guide: str) -> Diagnosis | None:
         "`val_dataset`. Train on the train loader and evaluate on the val loader. Are the two "
         "loaders, or the two datasets, swapped? The train loader is always the first one."
     )
-    return _found("samples-missing", text, guide, wrong)
+    return found("samples-missing", text, guide, wrong)
 
 
 def _whose(own: Sequence[int], orders: Sequence[Sequence[int]]) -> str:
@@ -106,7 +107,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
                 f"train counts its epochs from {first:g}: the sampler gets these numbers, and the "
                 "history has them. Count from 0 in both."
             )
-            return _found("wrong-signature", text, guide, [rank])
+            return found("wrong-signature", text, guide, [rank])
         if wrong and any(own in orders for own in passes):
             epoch, own = wrong[0], passes[wrong[0]]
             place = f"the sampler's epoch {orders.index(own)}" if own in orders else "another epoch"
@@ -116,7 +117,7 @@ def order_of_another_epoch(seen: Run, guide: str) -> Diagnosis | None:
                 "the history: 0, 1 and so on. With other numbers, a resumed training run would use "
                 "a wrong order."
             )
-            return _found("epoch-not-set", text, guide, [rank])
+            return found("epoch-not-set", text, guide, [rank])
     return None
 
 
@@ -168,7 +169,7 @@ def other_epochs(
         f"Called with epochs={epochs}, train goes over each rank's share "
         f"{counted(int(count), 'time')} instead of {epochs}. Make one pass per epoch."
     )
-    return _found("differs-from-single-process", text, guide, range(len(trained)))
+    return found("differs-from-single-process", text, guide, range(len(trained)))
 
 
 def other_shares(
@@ -184,7 +185,7 @@ def other_shares(
             f"In the first epoch, rank {rank} trains on {some(twice)} more than once. Each sample "
             "must come once in an epoch, except in the padding."
         )
-        return _found("samples-repeated", text, guide, [rank for rank, _ in again])
+        return found("samples-repeated", text, guide, [rank for rank, _ in again])
     times = Counter(index for own in first for index in own)
     covered, both = times.keys(), sorted(index for index, count in times.items() if count > 1)
     if len(covered) == samples:
@@ -195,7 +196,7 @@ def other_shares(
             "must train on its own share. Does the code that makes the loader get this rank's "
             "`rank`?"
         )
-        return _found("same-shard-on-every-rank", text, guide, ranks)
+        return found("same-shard-on-every-rank", text, guide, ranks)
     if taken == size and all(len(set(own)) == size for own in first):
         text = (
             "In the first epoch, the ranks' shares have the right size but are cut from different "
@@ -203,14 +204,14 @@ def other_shares(
             f"and {samples - len(covered)} in none. "
             "The order must be the same on every rank, so its seed must be the same too."
         )
-        return _found("shuffle-differs-across-ranks", text, guide, ranks)
+        return found("shuffle-differs-across-ranks", text, guide, ranks)
     if not both and taken < size:
         text = (
             f"In the first epoch, the ranks train on only {len(covered)} of {samples} samples. If "
             "the number of samples is not divisible by the number of ranks, pad the shares; do not "
             "drop samples."
         )
-        return _found("samples-missing", text, guide, ranks)
+        return found("samples-missing", text, guide, ranks)
     which = "the" if len(both) == size else f"{len(both)} of the"
     are = verb(both, "is", "are")
     text = (
@@ -218,8 +219,4 @@ def other_shares(
         "shares should overlap only in the padding. Does the training loader have your sampler, "
         "and does the code that makes it get this rank's `rank` and `world_size`?"
     )
-    return _found("sampler-not-used", text, guide, ranks)
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)
+    return found("sampler-not-used", text, guide, ranks)

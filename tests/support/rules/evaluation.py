@@ -14,6 +14,7 @@ from gradsync.records import Diagnosis, Observation
 from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
 from gradsync.text import FORGOTTEN, listed, ranks_text
+from support.rules.findings import found
 from support.rules.reductions import last_reduce
 
 KEYS = {"loss", "accuracy", "samples"}
@@ -45,7 +46,7 @@ def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis 
             f"evaluate returns nothing on {ranks_text(without)}. It must return the same dict on "
             "every rank: is `return` inside an `if`?"
         )
-        return _found("only-one-rank-has-it", text, guide, without)
+        return found("only-one-rank-has-it", text, guide, without)
     keys = ", ".join(map(repr, sorted(results[wrong[0]])))
     text = (
         f"evaluate returns {f'a dict with the keys {keys}' if keys else 'nothing'}. It must return "
@@ -53,7 +54,7 @@ def other_keys(results: Sequence[Mapping[str, float]], guide: str) -> Diagnosis 
     )
     if not keys:
         text += f" {FORGOTTEN}"
-    return _found("wrong-signature", text, guide, wrong)
+    return found("wrong-signature", text, guide, wrong)
 
 
 def own_samples_alone(own: Sequence[Mapping[str, float]], guide: str) -> Rule:
@@ -90,7 +91,7 @@ def differs_across_ranks(guide: str) -> Rule:
                 f"Only rank 0 has the numbers of all ranks: evaluate returns {shown}. It must "
                 "return them on every rank."
             )
-            return _found("only-one-rank-has-it", text, guide, range(1, len(seen)))
+            return found("only-one-rank-has-it", text, guide, range(1, len(seen)))
         if by_own := _divided_by_their_own(seen, expected[0], guide):
             return by_own
         if all(_right_but_for(result, expected[0], "samples") for result in seen):
@@ -98,11 +99,11 @@ def differs_across_ranks(guide: str) -> Rule:
                 f"The loss and the accuracy are right, but `samples` differs between ranks: "
                 f"{shown}. It must count the samples of all ranks."
             )
-            return _found("loss-is-local", text, guide, range(len(seen)))
+            return found("loss-is-local", text, guide, range(len(seen)))
         text = (
             f"evaluate returns different numbers on different ranks: {shown}. Sum over all ranks."
         )
-        return _found("loss-is-local", text, guide, range(len(seen)))
+        return found("loss-is-local", text, guide, range(len(seen)))
 
     return rule
 
@@ -120,7 +121,7 @@ def _divided_by_their_own(
         "ranks too."
     )
     wrong = [rank for rank, number in enumerate(divisors) if number != right["samples"]]
-    return _found("differs-from-single-process", text, guide, wrong)
+    return found("differs-from-single-process", text, guide, wrong)
 
 
 def _divisor(result: Mapping[str, float], right: Mapping[str, float]) -> int | None:
@@ -150,7 +151,7 @@ def kept_from_before(
         "from earlier calls, for example in a default argument: start every sum at zero, and use "
         "only the loader that is passed."
     )
-    return _found("differs-from-single-process", text, guide, wrong)
+    return found("differs-from-single-process", text, guide, wrong)
 
 
 def predicts_otherwise(guide: str) -> Rule:
@@ -168,14 +169,14 @@ def predicts_otherwise(guide: str) -> Rule:
                 f"evaluate returns {what} as the accuracy, {number:.4g}. Return the share of "
                 f"correct samples, from 0 to 1: here it is {right:.4g}."
             )
-            return _found("differs-from-single-process", text, guide, range(len(seen)))
+            return found("differs-from-single-process", text, guide, range(len(seen)))
         text = (
             f"evaluate returns {pairs(seen[0])}. The loss and the number of samples are right, but "
             "the accuracy is not the share of correctly classified samples. The predicted class of "
             "a sample is the class with the largest output of this sample: compare along dimension "
             "1 only."
         )
-        return _found("differs-from-single-process", text, guide, range(len(seen)))
+        return found("differs-from-single-process", text, guide, range(len(seen)))
 
     return rule
 
@@ -194,7 +195,7 @@ def evaluated_too_few(
         f"evaluate runs the model on {ran[wrong[0]]} samples on rank {wrong[0]}, but the loader "
         f"there yields {counts[wrong[0]]}. Evaluate every sample."
     )
-    return _found("samples-dropped", text, guide, wrong)
+    return found("samples-dropped", text, guide, wrong)
 
 
 def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None:
@@ -211,17 +212,17 @@ def learned_from(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | N
         )
         if not whole:
             text += " `model.eval()` switches all layers."
-        return _found("mode-not-restored", text, guide)
+        return found("mode-not-restored", text, guide)
     if any(call["tracked"] for call in calls):
         text = (
             "evaluate runs the model with gradient tracking. It needs no gradients, and tracking "
             "wastes memory: turn it off for the evaluation."
         )
-        return _found("gradients-touched", text, guide)
+        return found("gradients-touched", text, guide)
     for kept, text in LEFT_ALONE.items():
         changed = [rank for rank, value in enumerate(seen) if not value[kept]]
         if changed:
-            return _found("gradients-touched", text, guide, changed)
+            return found("gradients-touched", text, guide, changed)
     return None
 
 
@@ -237,7 +238,7 @@ def mode_not_restored(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosi
             "After evaluate, gradient tracking is off. Restore it: the caller's next step may be a "
             "training step."
         )
-        return _found("mode-not-restored", text, guide, wrong)
+        return found("mode-not-restored", text, guide, wrong)
     return _loss_changed(seen, guide)
 
 
@@ -265,7 +266,7 @@ def _switched(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | None
             if ranks
         ]
         text = f"{' '.join(parts)} Save the mode before the evaluation and restore it afterwards."
-    return _found("mode-not-restored", text, guide, wrong)
+    return found("mode-not-restored", text, guide, wrong)
 
 
 def _right_but_for(result: Mapping[str, float], expected: Mapping[str, float], number: str) -> bool:
@@ -281,7 +282,7 @@ def _loss_changed(seen: Sequence[Mapping[str, Any]], guide: str) -> Diagnosis | 
         "it was 'mean' before the call. Later training would use a different step size. Restore "
         "it."
     )
-    return _found("mode-not-restored", text, guide, wrong)
+    return found("mode-not-restored", text, guide, wrong)
 
 
 def _never_run(guide: str) -> Diagnosis:
@@ -290,8 +291,4 @@ def _never_run(guide: str) -> Diagnosis:
         "evaluate returned without running the model on any rank. Compute the numbers from the "
         "model's outputs for the samples."
     )
-    return _found("differs-from-single-process", text, guide)
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)
+    return found("differs-from-single-process", text, guide)

@@ -10,6 +10,7 @@ from typing import Any
 from gradsync.records import Diagnosis
 from gradsync.testing.values import close
 from gradsync.text import listed, ranks_text
+from support.rules.findings import found
 
 HISTORY = {
     "train_loss": "the mean loss over the training samples, computed before the step of each batch",
@@ -30,7 +31,7 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
             f"train returns an empty history on {ranks_text(without)}. It must return the history "
             "on every rank."
         )
-        return _found("only-one-rank-has-it", text, guide, without)
+        return found("only-one-rank-has-it", text, guide, without)
     for value in thrice:
         rows = value["history"]
         keys = next((sorted(row) for row in rows if not set(row) >= KEYS), None)
@@ -45,7 +46,7 @@ def other_rows(thrice: Run, guide: str) -> Diagnosis | None:
             f"With epochs=3, train returns {has}. It must return one entry for each epoch, counted "
             f"from 0, with the keys {listed(sorted(KEYS))}; more keys are allowed."
         )
-        return _found("wrong-signature", text, guide)
+        return found("wrong-signature", text, guide)
     return None
 
 
@@ -61,7 +62,7 @@ def kept_from_earlier_calls(runs: Sequence[Run], guide: str) -> Diagnosis | None
                 "call. Each call must return a new list with only its own epochs. A list that is a "
                 "default argument or a global variable is shared by all calls."
             )
-            return _found("wrong-signature", text, guide, kept)
+            return found("wrong-signature", text, guide, kept)
     return None
 
 
@@ -103,10 +104,6 @@ def other_numbers(
             if what == MEAN_OF_MEANS:
                 text += " Weight each batch's loss by its number of samples."
             code = "mean-of-means" if what == MEAN_OF_MEANS else "differs-from-single-process"
-            found = _found(code, text, guide if name == "train_loss" else evaluation, wrong)
-            return replace(found, vague=what is None)
+            heading = guide if name == "train_loss" else evaluation
+            return replace(found(code, text, heading, wrong), vague=what is None)
     return None
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)

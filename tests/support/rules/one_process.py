@@ -22,6 +22,7 @@ from gradsync.records import Diagnosis
 from gradsync.testing.values import EXACT, close
 from gradsync.text import counted, listed, ranks_text, verb
 from support.probes.training import LEARNING_RATE, Case, Classifier, Samples, Weights
+from support.rules.findings import found
 from support.rules.histories import MEAN_OF_MEANS, Run, other_numbers
 from support.rules.means import other_means
 from support.rules.training import batches_divided, models_differ, not_trained, trained_a_copy
@@ -71,7 +72,7 @@ def other_training(seen: Run, case: Case, headings: Headings) -> Diagnosis | Non
         lambda: _other_steps(seen, case, headings),
         lambda: models_differ(seen, headings.start),
     )
-    return next((found for check in checks if (found := check()) is not None), None)
+    return next((one for check in checks if (one := check()) is not None), None)
 
 
 def _other_start(seen: Run, case: Case, guide: str) -> Diagnosis | None:
@@ -87,14 +88,14 @@ def _other_start(seen: Run, case: Case, guide: str) -> Diagnosis | None:
             f"Every rank starts from rank {source}'s weights. They must start from rank 0's: "
             "broadcast with src=0."
         )
-        return _found("wrong-source", text, guide, range(len(seen)))
+        return found("wrong-source", text, guide, range(len(seen)))
     if all(_same(starts[rank], before[0], PARAMETERS) for rank in wrong):
         text = (
             f"At the first step, {ranks_text(wrong)} {verb(wrong, 'has', 'have')} rank 0's "
             "parameters, but not its buffers. "
             "Broadcast the buffers too, before the first step."
         )
-        return _found("buffers-not-broadcast", text, guide, wrong)
+        return found("buffers-not-broadcast", text, guide, wrong)
     if all(_same(starts[rank], before[rank]) for rank in wrong):
         what = verb(wrong, "still has its own weights", "still have their own weights")
     else:
@@ -103,7 +104,7 @@ def _other_start(seen: Run, case: Case, guide: str) -> Diagnosis | None:
         f"At the first step, {ranks_text(wrong)} {what}, so the replicas diverge, although each "
         "loss falls. Broadcast rank 0's parameters and buffers before the first step."
     )
-    return _found("models-differ", text, guide, wrong)
+    return found("models-differ", text, guide, wrong)
 
 
 def _same(one: Weights, other: Weights, names: Sequence[str] | None = None) -> bool:
@@ -120,7 +121,7 @@ def _never_moves(seen: Run, guide: str) -> Diagnosis | None:
         "optimizer's step after it, and give the optimizer the parameters of this model, not of a "
         "copy."
     )
-    return _found("does-not-learn", text, guide, range(len(seen)))
+    return found("does-not-learn", text, guide, range(len(seen)))
 
 
 def other_sizes(seen: Run, case: Case, headings: Headings) -> Diagnosis | None:
@@ -132,7 +133,7 @@ def other_sizes(seen: Run, case: Case, headings: Headings) -> Diagnosis | None:
     counts = [len(value["steps"]) for value in seen]
     if len(set(counts)) > 1:
         text = f"The ranks take {listed(counts)} steps. All ranks must take the same number."
-        return _found("unequal-shards", text, headings.shares, case.ranks)
+        return found("unequal-shards", text, headings.shares, case.ranks)
     sizes = [len(indices) for indices, _ in seen[0]["steps"]]
     if sizes != case.epochs * case.sizes:
         text = (
@@ -140,7 +141,7 @@ def other_sizes(seen: Run, case: Case, headings: Headings) -> Diagnosis | None:
             f"each rank, train takes steps of {listed(sizes)} samples on rank 0. Each batch is one "
             "step."
         )
-        return _found("differs-from-single-process", text, headings.shares, case.ranks)
+        return found("differs-from-single-process", text, headings.shares, case.ranks)
     return None
 
 
@@ -204,7 +205,7 @@ def _other_steps(seen: Run, case: Case, headings: Headings) -> Diagnosis | None:
             "From the second step on, each step adds the gradients of all earlier steps. Clear the "
             "gradients before each backward."
         )
-        return _found("gradients-not-zeroed", text, headings.training, ranks)
+        return found("gradients-not-zeroed", text, headings.training, ranks)
     for step, right in enumerate(wanted):
         wrong = [rank for rank in ranks if not _fits(steps.moved[rank][step], right)]
         if wrong and step == 0:
@@ -216,7 +217,7 @@ def _other_steps(seen: Run, case: Case, headings: Headings) -> Diagnosis | None:
                 "same `lr`, gradients of its own batch alone, averaged over the ranks, and no "
                 "weight decay."
             )
-            return _found("differs-from-single-process", text, headings.training, wrong)
+            return found("differs-from-single-process", text, headings.training, wrong)
     return None
 
 
@@ -269,27 +270,27 @@ def _first_steps(
             "Each rank steps with the gradients of its own samples, so the replicas diverge. "
             "Average the gradients over the ranks between `backward()` and `optimizer.step()`."
         )
-        yield _found("gradients-not-synchronised", text, headings.mean, alone)
+        yield found("gradients-not-synchronised", text, headings.mean, alone)
     if right and {*alone, *right} == {*ranks}:
         text = (
             f"Only {ranks_text(right)} {verb(right, 'steps', 'step')} with the mean of the "
             f"gradients; {ranks_text(alone)} {verb(alone, 'uses', 'use')} the gradients of "
             f"{verb(alone, 'its', 'their')} own samples. Every rank must receive the mean."
         )
-        yield _found("only-one-rank-has-it", text, headings.mean, alone)
+        yield found("only-one-rank-has-it", text, headings.mean, alone)
     source = next((r for r in ranks if all(_fits(one, own[r]) for one in moved)), None)
     if source is not None:
         text = (
             f"Every rank steps with the gradients of rank {source}'s samples. The samples of the "
             "other ranks have no effect: average the gradients over the ranks."
         )
-        yield _found("gradients-not-synchronised", text, headings.mean, ranks)
+        yield found("gradients-not-synchronised", text, headings.mean, ranks)
     if all(np.abs(one).max() < TOLERANCE for one in moved):
         text = (
             "The first step does not change the weights: the optimizer does not have the model's "
             "parameters, or it is called without their gradients."
         )
-        yield _found("does-not-learn", text, headings.training, ranks)
+        yield found("does-not-learn", text, headings.training, ranks)
     yield from _scaled(moved, mean, headings)
     yield from _in_part(moved, own, mean, headings)
     if all(np.abs(np.abs(one) - 1).max() < 0.01 for one in moved):
@@ -297,20 +298,20 @@ def _first_steps(
             "In the first step, every weight moves by `lr`, whatever its gradient is, as with "
             "Adam. The exercise asks for SGD."
         )
-        yield _found("differs-from-single-process", text, headings.training, ranks)
+        yield found("differs-from-single-process", text, headings.training, ranks)
     if all(_factor(one - mean, start) is not None for one in moved):
         text = (
             "The step also makes the weights smaller, as weight decay does. The exercise asks for "
             "SGD without it."
         )
-        yield _found("differs-from-single-process", text, headings.training, ranks)
+        yield found("differs-from-single-process", text, headings.training, ranks)
     wrong = [rank for rank in ranks if rank not in right]
     text = (
         f"The first step on {ranks_text(wrong)} differs from the step of one process on the "
         "samples of all ranks. Check each part of a step: clear the gradients, forward, "
         "cross-entropy of the model's outputs, backward, average, step of SGD with `lr`."
     )
-    yield _found("differs-from-single-process", text, headings.training, wrong)
+    yield found("differs-from-single-process", text, headings.training, wrong)
 
 
 def _scaled(moved: Sequence[Vector], mean: Vector, headings: Headings) -> Iterator[Diagnosis]:
@@ -328,18 +329,18 @@ def _scaled(moved: Sequence[Vector], mean: Vector, headings: Headings) -> Iterat
             f"instead of averaged, or the loss or the learning rate is multiplied by {size}. "
             "Divide the sum by the number of ranks."
         )
-        yield _found("sum-not-mean", text, headings.mean, range(size))
+        yield found("sum-not-mean", text, headings.mean, range(size))
     if abs(factor * size - 1) < TOLERANCE:
         text = (
             f"Each step is {size} times too small: the mean of the gradients, or the loss, is "
             f"divided by {size} once more. Divide once."
         )
-        yield _found("divided-twice", text, headings.mean, range(size))
+        yield found("divided-twice", text, headings.mean, range(size))
     text = (
         f"The first step is {factor:.4g} times the step of one process on the samples of all "
         "ranks. Use the `lr` that train is called with, and the mean of the gradients."
     )
-    yield _found("differs-from-single-process", text, headings.training, range(size))
+    yield found("differs-from-single-process", text, headings.training, range(size))
 
 
 def _in_part(
@@ -359,7 +360,7 @@ def _in_part(
         f"The gradients of {listed(local)} are not averaged: each rank uses its own. Average those "
         "of every trainable parameter."
     )
-    yield _found("only-some-parameters", text, headings.mean, range(len(moved)))
+    yield found("only-some-parameters", text, headings.mean, range(len(moved)))
 
 
 def _parts() -> Iterator[tuple[str, slice]]:
@@ -380,10 +381,10 @@ def other_history(seen: Run, case: Case, headings: Headings) -> Diagnosis | None
     """
     right, others = _history(seen, case)
     options = {"guide": headings.training, "evaluation": headings.evaluation}
-    found = other_numbers(seen, right, others, **options)
-    if found is None or not found.vague:
-        return found
-    return other_means(seen, right, case.batch_size, **options) or found
+    mistake = other_numbers(seen, right, others, **options)
+    if mistake is None or not mistake.vague:
+        return mistake
+    return other_means(seen, right, case.batch_size, **options) or mistake
 
 
 @torch.no_grad()
@@ -423,7 +424,3 @@ def _history(seen: Run, case: Case) -> tuple[list[dict[str, Any]], list[dict[str
             }
         )
     return rows, others
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradsync.records import Diagnosis
 from gradsync.text import counted, full_stop, listed
+from support.rules.findings import found
 from support.rules.shares import some
 
 BAD_ARGUMENTS = (  # the bad argument; samples, num_replicas, rank, shuffle
@@ -24,7 +25,7 @@ def not_shuffled(order: Sequence[int], guide: str) -> Diagnosis | None:
     if list(order) != sorted(order):
         return None
     text = f"`shuffle` is on, but the samples come in the order {some(order)}."
-    return _found("not-shuffled", text, guide)
+    return found("not-shuffled", text, guide)
 
 
 def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
@@ -37,7 +38,7 @@ def process_has_a_say(seen: Sequence[Any], guide: str) -> Diagnosis | None:
         "shares overlap and leave out samples. The permutation must depend only on (seed, epoch), "
         "and not on the global random state, the time or the hash of a string."
     )
-    return _found("shuffle-differs-across-ranks", text, guide, differing)
+    return found("shuffle-differs-across-ranks", text, guide, differing)
 
 
 def order_depends_on_world_size(
@@ -59,7 +60,7 @@ def order_depends_on_world_size(
                 "repeats samples and misses others. Draw the permutation of all samples without "
                 "`num_replicas`."
             )
-            return _found("shuffle-differs-across-ranks", text, guide)
+            return found("shuffle-differs-across-ranks", text, guide)
     return None
 
 
@@ -71,7 +72,7 @@ def few_samples(order: Sequence[int], guide: str) -> Diagnosis | None:
         f"A pass yields {some(order)}, which is only {counted(len(set(order)), 'sample')}. Each "
         "sample must come once, except in the padding."
     )
-    return _found("samples-missing", text, guide)
+    return found("samples-missing", text, guide)
 
 
 def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | None:
@@ -83,7 +84,7 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
             f"yields {len(again)}. Each pass must start from the beginning, even without "
             "`set_epoch`: nothing calls it for a validation loader."
         )
-        return _found("samples-missing", text, guide)
+        return found("samples-missing", text, guide)
     for holds, text in (
         (
             zero != one and one != two and zero != two,
@@ -113,7 +114,7 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
         ),
     ):
         if not holds:
-            return _found("epoch-ignored", text, guide)
+            return found("epoch-ignored", text, guide)
     return None
 
 
@@ -125,7 +126,7 @@ def seed_ignored(orders: Sequence[Any], epoch: int, guide: str) -> Diagnosis | N
         f"Different seeds give the same permutation of epoch {epoch}. A different seed must give "
         "a different permutation."
     )
-    return _found("seed-ignored", text, guide)
+    return found("seed-ignored", text, guide)
 
 
 def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagnosis | None:
@@ -133,7 +134,7 @@ def other_seed_by_default(by_default: Any, of_seed_0: Any, guide: str) -> Diagno
     if by_default == of_seed_0:
         return None
     text = "Without `seed`, the order differs from the order of seed 0. The default `seed` is 0."
-    return _found("seed-ignored", text, guide)
+    return found("seed-ignored", text, guide)
 
 
 def random_state_touched(
@@ -146,7 +147,7 @@ def random_state_touched(
             "that the model draws next (dropout, augmentation) depend on the sampler. Use a "
             "separate generator."
         )
-        return _found("global-rng-touched", text, guide)
+        return found("global-rng-touched", text, guide)
     if during:
         text = (
             f"The global random state of {listed(during)} is changed during a pass and restored "
@@ -154,7 +155,7 @@ def random_state_touched(
             "augmentation) depend on the sampler, and are drawn again later. Use a separate "
             "generator, or restore the state before you yield an index."
         )
-        return _found("global-rng-touched", text, guide)
+        return found("global-rng-touched", text, guide)
     return None
 
 
@@ -169,9 +170,5 @@ def refused_wrongly(sampler: str, answers: Sequence[Any], guide: str) -> Diagnos
             f"{sampler} over {samples} samples with num_replicas={num_replicas}, rank={rank}, "
             f"shuffle={shuffle} {got} It must raise a ValueError whose message contains {name!r}."
         )
-        return _found("bad-arguments-accepted", text, guide)
+        return found("bad-arguments-accepted", text, guide)
     return None
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)

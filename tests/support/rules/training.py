@@ -12,6 +12,7 @@ from typing import Any
 from gradsync.records import Diagnosis
 from gradsync.testing.values import EXACT, close
 from gradsync.text import counted, listed, ranks_text, verb
+from support.rules.findings import found
 from support.rules.histories import Run
 
 
@@ -24,7 +25,7 @@ def not_trained(seen: Run, guide: str) -> Diagnosis | None:
         f"On {ranks_text(idle)}, train returned without training the model on a single sample. "
         "Every rank must train on each batch of its loader."
     )
-    return _found("does-not-learn", text, guide, idle)
+    return found("does-not-learn", text, guide, idle)
 
 
 def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | None:
@@ -43,7 +44,7 @@ def trained_a_copy(seen: Run, before: Sequence[Any], guide: str) -> Diagnosis | 
         "copy was called with the samples. Train the model itself: a deep copy has its own "
         "parameters, and the optimizer needs the parameters of the model."
     )
-    return _found("does-not-learn", text, guide, range(len(seen)))
+    return found("does-not-learn", text, guide, range(len(seen)))
 
 
 def models_differ(seen: Run, guide: str) -> Diagnosis | None:
@@ -59,12 +60,12 @@ def models_differ(seen: Run, guide: str) -> Diagnosis | None:
             f"{verb(wrong, 'differs', 'differ')}. Buffers belong to the model: "
             "broadcast them from rank 0 before the training too."
         )
-        return _found("buffers-not-broadcast", text, guide, range(len(seen)))
+        return found("buffers-not-broadcast", text, guide, range(len(seen)))
     text = (
         "After training, the ranks have different models. They must start from rank 0's weights "
         "and take the same steps."
     )
-    return _found("models-differ", text, guide, range(len(seen)))
+    return found("models-differ", text, guide, range(len(seen)))
 
 
 def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
@@ -83,7 +84,7 @@ def batches_divided(seen: Run, batch_size: int, guide: str) -> Diagnosis | None:
         f"{counted(largest.pop(), 'sample')}. `batch_size` is the batch size of each "
         "rank: do not divide it."
     )
-    return _found("batch-size-divided", text, guide, range(len(seen)))
+    return found("batch-size-divided", text, guide, range(len(seen)))
 
 
 def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
@@ -96,7 +97,7 @@ def other_counts(seen: Run, share: int, guide: str) -> Diagnosis | None:
         f"In all epochs together, rank {wrong[0]} trains on {counts[wrong[0]]} samples. It should "
         f"train on {share}, each sample of its share once in each epoch."
     )
-    return replace(_found("differs-from-single-process", text, guide, wrong), vague=True)
+    return replace(found("differs-from-single-process", text, guide, wrong), vague=True)
 
 
 def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
@@ -109,8 +110,4 @@ def trained_in_evaluation_mode(seen: Run, guide: str) -> Diagnosis | None:
         "mode. Then dropout and BatchNorm behave as in evaluation. Switch the model to training "
         "mode first."
     )
-    return _found("mode-not-restored", text, guide, wrong)
-
-
-def _found(code: str, text: str, guide: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=guide)
+    return found("mode-not-restored", text, guide, wrong)

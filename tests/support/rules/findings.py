@@ -1,0 +1,12 @@
+"""What a rule returns that recognises a mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradsync.records import Diagnosis
+
+
+def found(code: str, text: str, guide: str, ranks: Iterable[int] = ()) -> Diagnosis:
+    """Return the diagnosis of a mistake of these ranks, with a heading of the guide."""
+    return Diagnosis(code, tuple(ranks), text, guide=guide)
