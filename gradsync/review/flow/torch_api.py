@@ -75,6 +75,7 @@ _KIND_OF_CALL = {
     "FullyShardedDataParallel": "fsdp", "DataLoader": "loader", "DistributedSampler": "sampler",
     "ElasticDistributedSampler": "sampler", "GradScaler": "scaler", "ShardedGradScaler": "scaler",
     "Generator": "generator", "Subset": "dataset", "random_split": "dataset",
+    "TensorDataset": "dataset",
 }  # fmt: skip
 _KIND_OF_PATH = {"io.BytesIO": "buffer", "torch.load": "checkpoint"}
 _SAMPLERS = ("RandomSampler", "SequentialSampler", "WeightedRandomSampler", "BatchSampler")

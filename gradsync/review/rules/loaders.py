@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, data_parallel, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import OF_ONE_RANK, SAME, TOO_EARLY, WORLD, Step, Value
+from gradsync.review.flow.values import OF_ONE_RANK, SAME, SHARE, TOO_EARLY, WORLD, Step, Value
 from gradsync.review.queries import (
     argument_node,
     constant,
@@ -89,12 +89,16 @@ def no_sampler(program: Program) -> Iterator[Hit]:
     sharded = [step for step in made if has_distributed_sampler(step)]
     over = [loop.over.of_kind("loader") for step in program.backwards for loop in step.loops]
     phases = {t for loaders in over for t in loaders if {x.step for x in loaders} & set(sharded)}
+    shares = (s for s in program.backwards if any(SHARE in g.value.tags for g in s.guards))
+    chosen = {t for step in shares for loop in step.loops for t in loop.over.of_kind("loader")}
     other_modes = {(g.node, not g.positive) for step in sharded for g in step.guards}
     for loader, _ in training_loops(program):
         step = loader.step
         if step is None or step.spread or step.on_some_ranks or loader.of_class is not None:
             continue
-        if loader in phases:  # the same loop trains with one of them, and validates with the other
+        # The same loop trains with one loader and validates with the other, or each rank trains on
+        # the batches with its own numbers.
+        if loader in phases or loader in chosen:
             continue
         sampler, dataset = sampler_of(step), step.argument(0, "dataset")
         if sampler is not None and not _ignores_ranks(sampler.kinds()):
