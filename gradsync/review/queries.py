@@ -166,9 +166,8 @@ def mentions(program: Program, pattern: str) -> bool:
 
 def names_rank(step: Step) -> bool:
     """Return whether a message says which rank or GPU it is from."""
-    tags = mixed(step.values).tags
     named = re.search("rank|gpu|device", ast.unparse(step.node), re.IGNORECASE)
-    return bool(tags & {RANK, MAYBE_RANK} or named)
+    return named is not None or bool(mixed(step.values).tags & {RANK, MAYBE_RANK})
 
 
 def has_mesh(program: Program) -> bool:

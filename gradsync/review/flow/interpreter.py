@@ -229,10 +229,9 @@ class Interpreter:
     def _context(self, node: ast.expr, value: Value) -> Value:
         """Return a context manager's value, tagged if ranks may enter it one after the other."""
         if isinstance(node, ast.Call) and not set(value.things) - set(value.of_kind("context")):
-            step = next((s for s in reversed(self.steps) if s.node is node), None)
-            args = step.values if step else []
+            values = next((s.values for s in reversed(self.steps) if s.node is node), [])
             named = re.search("first|main|master|zero", ast.unparse(node.func))
-            if named or any(arg.deep_tags() & {RANK, MAYBE_RANK} for arg in args):
+            if named or mixed(values).tags & {RANK, MAYBE_RANK}:
                 return value.tagged(MAYBE_RANK)
         return value
 
@@ -271,14 +270,12 @@ class Interpreter:
 
     def _if(self, node: ast.If) -> str:
         test = self.value_of(node.test)
-        certain = isinstance(node.test, ast.Constant) or self._is_main_guard(node.test)
+        main_guard = getattr(getattr(node.test, "left", None), "id", "") == "__name__"
+        certain = isinstance(node.test, ast.Constant) or main_guard
         known = isinstance(test.const, (bool, NoneType)) and self._is_about_a_parameter(node.test)
         if certain or known:
             return self.block(node.body if test.const else node.orelse)
         return self._branches(node, test, node.body, node.orelse)
-
-    def _is_main_guard(self, test: ast.expr) -> bool:
-        return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
     def _is_about_a_parameter(self, test: ast.expr) -> bool:
         """Return whether this is `x`, `not x` or `x > 1`, of an argument that never changes."""
@@ -454,8 +451,7 @@ class Interpreter:
             previous = self.frame.env.get(target.value.id)
             name = self.value_of(target.slice).const
             for thing in previous.of_kind("instance", "namespace") if previous else ():
-                if isinstance(name, str):
-                    thing.attrs[name] = value
+                thing.attrs[str(name)] = value
             if previous is not None and not previous.path and not previous.things:
                 parts = (*previous.parts, value)
                 keys = (*previous.keys, name)
@@ -589,9 +585,6 @@ class Interpreter:
         left = self.value_of(node.left)
         rights = [self.value_of(right) for right in node.comparators]
         found = mixed([left, *rights])
-        if isinstance(node.ops[0], ast.Eq) and isinstance(left.const, str):
-            known = isinstance(rights[0].const, str)  # such as `__name__ == "__main__"`
-            return replace(found, const=left.const == rights[0].const if known else UNKNOWN)
         if len(rights) == 1 and _asks_if_distributed(node.ops[0], left, rights[0]):
             return found.without(RANK, LOCAL, MAYBE_RANK).tagged(WORLD)
         if is_modulo(node.left) and WORLD in left.tags and RANK in rights[0].tags:
@@ -601,8 +594,8 @@ class Interpreter:
                 return Value(tags=frozenset({WORLD}))
             return found if left.const is UNKNOWN else found.without(DATA, OWN)
         compare = _COMPARISONS.get(type(node.ops[0]))
-        numbers = isinstance(left.const, int) and isinstance(rights[0].const, int)
-        if compare is not None and numbers and len(rights) == 1:
+        kinds = (k for k in (int, str) if isinstance(left.const, k) and len(rights) == 1)
+        if compare is not None and any(isinstance(rights[0].const, kind) for kind in kinds):
             return replace(found, const=compare(left.const, rights[0].const))
         if isinstance(node.ops[0], (ast.Is, ast.IsNot)):
             return self._is_none(node.ops[0], left, rights[0]) or Value(tags=found.tags & {WORLD})
@@ -919,8 +912,7 @@ class Interpreter:
         node = next((k.value for k in step.node.keywords if k.arg == "args"), None)
         if not isinstance(node, ast.Tuple) or not self.loops:
             return passed
-        loop = self.loops[-1].node
-        counter = ast.unparse(loop.target) if isinstance(loop, ast.For) else ""
+        counter = ast.unparse(getattr(self.loops[-1].node, "target", node))
         return tuple(
             value.tagged(RANK) if ast.unparse(part) == counter else value
             for part, value in zip(node.elts, passed, strict=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole, whole_script
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import CLOCK, DATA, MAYBE_RANK, RANK, Guard, Step, Value
+from gradsync.review.flow.values import CLOCK, DATA, MAYBE_RANK, RANK, Guard, Step, Value, mixed
 from gradsync.review.queries import (
     any_number_of_machines,
     argument_node,
@@ -115,8 +115,7 @@ def races_for_a_folder(program: Program) -> Iterator[Hit]:
         deletes = step.path == "shutil.rmtree"
         if (not makes and not deletes) or step.handlers or not surely_on_every_rank(step):
             continue
-        values = (step.receiver, *step.args)
-        if any(value.deep_tags() & {RANK, MAYBE_RANK} for value in values):
+        if mixed([step.receiver, *step.args]).tags & {RANK, MAYBE_RANK}:
             continue
         if makes and not is_false(step.argument(2, "exist_ok") or Value(const=False)):
             continue
