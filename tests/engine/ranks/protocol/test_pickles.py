@@ -103,23 +103,16 @@ def test_nothing_stays_registered_even_after_an_error():
     assert internals._find_imported_submodules is not _named_submodules
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda: torch.nn.functional.relu(np.linalg.norm(1)),
-        lambda: dist.all_reduce(torch.utils.data.distributed),
-        lambda: dist.missing.utils,
-    ],
-)
-def test_the_same_submodules_are_found_as_by_cloudpickle(function):
-    used = [torch, np, dist, torch.nn, pytest, 3, "x"]
+def test_the_same_submodules_are_found_as_by_cloudpickle():
+    def function():
+        torch.nn.functional.relu(dist.missing.utils, torch.utils.data.distributed, np.linalg)
 
     ours, theirs = (
-        search(function.__code__, used)
+        {each.__name__ for each in search(function.__code__, [torch, np, dist, torch.nn, "x"])}
         for search in (_named_submodules, internals._find_imported_submodules)
     )
 
-    assert {each.__name__ for each in ours} == {each.__name__ for each in theirs}
+    assert ours == theirs > {"torch.nn.functional", "torch.utils.data.distributed"}
 
 
 def test_a_function_keeps_the_name_of_its_file(monkeypatch):
