@@ -33,6 +33,7 @@ SKIPPED_WHEN_EMPTY = {
 }  # fmt: skip
 ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
 MAX_LINES = 10_000  # of each rank's calls that are counted
+MAX_UNMET = 16  # calls of a rank that are checked at each end of a call
 MAX_THREADS = 1024  # the waits of at most so many threads of a rank are stored
 
 Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
@@ -88,7 +89,8 @@ class DeadlockDetector:
         else:
             entered.left = True
             calls = [*self._unmet.get(rank, ()), entered]
-            self._unmet[rank] = [call for call in calls if _needed(call, self.missing(call))]
+            unmet = [call for call in calls if _needed(call, self.missing(call))]
+            self._unmet[rank] = unmet[:MAX_UNMET]
             if entered.collective.op == ENDS_GROUPS:
                 self.left[rank] = entered
             del self._calls[rank, event.call]
