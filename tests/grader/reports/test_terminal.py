@@ -28,9 +28,13 @@ def test_an_exercise_has_a_mark_of_its_status(status, mark):
     assert line_with("evaluate", seen).split()[0] == mark
 
 
-def test_the_table_names_the_mistake_beside_the_points():
+def test_a_problem_shows_code_ranks_line_and_guide():
     seen = terminal.render(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
 
+    assert seen.count("every rank has 4 times the mean") == 1
+    assert line_with("ranks", seen).split() == ["ranks", "0-3"]
+    assert line_with("line ", seen).split() == ["line", "template_trainer.py:94"]
+    assert "read     phase1/GUIDELINES.md, “Gradient aggregation”" in seen
     assert line_with("average_gradients", seen).split() == [
         "✗",
         "average_gradients",
@@ -39,15 +43,6 @@ def test_the_table_names_the_mistake_beside_the_points():
         "1",
         "sum-not-mean",
     ]
-
-
-def test_a_problem_shows_code_ranks_line_and_guide():
-    seen = terminal.render(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
-
-    assert seen.count("every rank has 4 times the mean") == 1
-    assert line_with("ranks", seen).split() == ["ranks", "0-3"]
-    assert line_with("line ", seen).split() == ["line", "template_trainer.py:94"]
-    assert "read     phase1/GUIDELINES.md, “Gradient aggregation”" in seen
 
 
 def test_a_problem_of_several_tests_is_shown_once():
@@ -99,12 +94,6 @@ def test_no_line_is_wider_than_the_terminal(width):
     seen = terminal.render(report(long, submission="n" * 150), width=width)
 
     assert max(map(len, seen.split("\n"))) <= width
-
-
-def test_without_colour_there_is_no_escape_sequence():
-    seen = terminal.render(report(verdict(status="failed", diagnosis=SUM_NOT_MEAN)))
-
-    assert "\x1b" not in seen
 
 
 def test_colour_changes_nothing_but_the_colour():

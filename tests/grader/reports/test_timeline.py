@@ -120,18 +120,13 @@ def test_a_tooltip_names_the_caller(more, line):
     assert line in tip.splitlines()
 
 
-def test_an_incomplete_collective_is_hatched_to_the_edge():
+def test_a_deadlock_shows_who_waits_to_the_edge_and_the_missing_call():
     seen = Picture(deadlock(missing=1), 4)
     rights = sorted(right for _, _, right in seen.bars())
 
     assert len(seen.of("path", "hatch")) == 3 + 1  # the waiting ranks, and the legend
     assert rights[-3:] == [rights[-1]] * 3
     assert "still waiting" in seen.words()
-
-
-def test_a_call_that_was_never_made_is_a_marked_gap():
-    seen = Picture(deadlock(missing=1), 4)
-
     assert "never called all_reduce #4" in seen.labels()
     assert any(tip.startswith("rank 1 never called all_reduce #4") for tip in seen.tooltips())
 
