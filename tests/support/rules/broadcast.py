@@ -86,9 +86,9 @@ def averaged(before: Sequence[State]) -> Rule:
         names = _wrong_names(seen, expected)
         numbers = {name: [array(state[name]) for state in before] for name in names}
         means = {
-            name: np.mean(own, 0)
+            name: np.mean(known, 0)
             for name, own in numbers.items()
-            if all(x is not None for x in own)
+            if len(known := [value for value in own if value is not None]) == len(own)
         }
         if not means or not all(close(_only([*means], value), means) for value in seen):
             return None

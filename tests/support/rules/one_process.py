@@ -184,7 +184,8 @@ def _losses(model: Classifier, data: Samples, indices: Any = slice(None)) -> Ten
 def _hits(model: Classifier, data: Samples) -> Tensor:
     """Return 1 for each sample that is classified correctly, and 0 for the others."""
     inputs, targets = map(torch.from_numpy, data)
-    return (model(inputs).argmax(1) == targets).double()
+    hits: Tensor = model(inputs).argmax(1) == targets
+    return hits.double()
 
 
 def _gradient(weights: Weights, data: Samples, indices: Sequence[int]) -> Vector:

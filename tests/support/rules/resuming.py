@@ -181,7 +181,9 @@ FAILURES = (
 def file_misused(seen: Observation, _expected: Any) -> Diagnosis | None:
     """Recognise a training run that fails because of its file."""
     failure = seen.failure
-    for exception, part, other, advice in FAILURES if failure is not None else ():
+    if failure is None:
+        return None
+    for exception, part, other, advice in FAILURES:
         raised = exception in (failure.exception or "")
         if raised and part in (failure.detail or "").lower():
             text = f"{full_stop(failure.diagnosis.explanation)} {advice}"
