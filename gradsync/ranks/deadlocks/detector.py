@@ -33,7 +33,7 @@ SKIPPED_WHEN_EMPTY = {
 }  # fmt: skip
 ENDS_GROUPS = "destroy_process_group"  # waits for all collectives that its rank has started
 MAX_LINES = 10_000  # of each rank's calls that are counted
-MAX_UNMET = 16  # calls of a rank that are checked at each end of a call
+MAX_UNMET = 16  # so many calls of a rank are stored that it left before others arrived
 MAX_THREADS = 1024  # the waits of at most so many threads of a rank are stored
 
 Stuck = dict[int, list[Call]]  # rank -> the calls in which its threads wait
@@ -50,7 +50,7 @@ class DeadlockDetector:
         self.idle: set[int] = set()  # those of them that do not run the current cell
         self.left: dict[int, Call] = {}  # ranks that have ended their groups, and how
         # rank -> the calls that it left though other ranks had not arrived, as after an error
-        self._unmet: dict[int, list[Call]] = {}
+        self._unmet: dict[int, deque[Call]] = defaultdict(deque)
         self._everyone = frozenset(range(world_size))
         self._calls: dict[tuple[int, int], Call] = {}  # (rank, number) -> call that is not complete
         self._open: Counter[int] = Counter()  # rank -> number of these
@@ -88,9 +88,7 @@ class DeadlockDetector:
             waiting.pop(event.thread, None)
         else:
             entered.left = True
-            calls = [*self._unmet.get(rank, ()), entered]
-            unmet = [call for call in calls if _needed(call, self.missing(call))]
-            self._unmet[rank] = unmet[:MAX_UNMET]
+            self._note_unmet(rank, entered)
             if entered.collective.op == ENDS_GROUPS:
                 self.left[rank] = entered
             del self._calls[rank, event.call]
@@ -112,6 +110,13 @@ class DeadlockDetector:
         if rank in self._refused:
             self._waiting[rank][event.thread] = call  # it blocks or fails
         return rank not in self._refused
+
+    def _note_unmet(self, rank: int, call: Call) -> None:
+        unmet = self._unmet[rank]
+        while unmet and not _needed(unmet[0], self.missing(unmet[0])):  # its event came later
+            unmet.popleft()
+        if len(unmet) < MAX_UNMET and _needed(call, self.missing(call)):
+            unmet.append(call)
 
     def calls_at(self, rank: int, collective: Collective) -> int:
         """Return how often a rank has called this operation at this line."""
@@ -196,7 +201,7 @@ class DeadlockDetector:
         return {
             rank: calls[:1]
             for rank in ranks
-            if (calls := [c for c in self._unmet.get(rank, ()) if self.missing(c) & self.gone])
+            if (calls := [call for call in self._unmet[rank] if self.missing(call) & self.gone])
         }
 
     @property
