@@ -14,6 +14,7 @@ from support.rules.sharded_training import (
     batches_mistake,
     history_mistake,
     losses_mistake,
+    scale_mistake,
     seed_mistake,
     together,
 )
@@ -104,6 +105,7 @@ def test_low_precision_learns_nearly_the_same(ranks, rng):
             f"With compute_dtype={compute}, the losses are exactly those in float32: pass it on.",
             range(2),
         )
+    raise_mistake(scale_mistake(others[1], exact))
 
 
 @exercise("phase3/train", points=1.25)

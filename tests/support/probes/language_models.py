@@ -20,7 +20,7 @@ KEYS = ("step", "loss", "grad_norm", "tokens_per_second")
 
 
 class LanguageModel(nn.Module):
-    """Maps tokens (batch, sequence) to logits; it records the tokens that it is given."""
+    """Maps tokens (batch, sequence) to logits; it records these tokens and its gradients' sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,11 +29,14 @@ class LanguageModel(nn.Module):
         self.hidden = nn.Linear(WIDTH, 7)
         self.head = nn.Linear(7, VOCABULARY, bias=False)
         self.given: list[Tensor] = []
+        self.upstream: list[float] = []  # the largest gradient of the logits in each backward
 
     def forward(self, tokens: Tensor) -> Tensor:
         if self.training:
             self.given.append(tokens.detach().clone())
         logits: Tensor = self.head(torch.tanh(self.hidden(self.norm(self.embedding(tokens)))))
+        if logits.requires_grad:
+            logits.register_hook(lambda grad: self.upstream.append(float(grad.abs().max())))
         return logits
 
 
@@ -83,6 +86,7 @@ def run_training(
     return {
         "history": [_entry(entry) for entry in history],
         "given": [_numbers(tokens, sequences) for tokens in model.given],
+        "upstream": model.upstream[0] if model.upstream else 0.0,
         "optimizers": optimizers,
         "lr": options["lr"],
         "printed": list(lines),

@@ -22,6 +22,7 @@ GUIDE = "Sharding the parameters"
 Gradients = Mapping[str, Any]
 GATHERS = ("all_gather", "broadcast", "gather", "scatter", "send")  # beginnings of names
 REDUCES = ("all_reduce", "reduce")
+HALF = 2.0**16  # roundings of float32, of which bfloat16 makes one
 SMALL = 24  # elements; smaller messages are small parameters, counts and flags
 
 
@@ -74,11 +75,15 @@ def _explained(
             f"some of its elements are right, and {part} of {wrong[0]} are 0. With "
             f"{len(seen)} ranks, the size does not divide: no element may be left out."
         )
+    if all(close(value[n], mean[n], HALF) for value in seen for n in wrong):
+        return "wrong-dtype-sent", (
+            "it is rounded as in half precision. Add up gradients in the parameters' own dtype."
+        )
     found = [{n: value[n] for n in wrong} for value in seen]
-    wanted = [{n: mean[n] for n in wrong}] * len(seen)
-    return "differs-from-single-process", (
-        f"it is not the mean over the ranks{describe_difference(found, wanted)}."
-    )
+    difference = describe_difference(found, [{n: mean[n] for n in wrong}] * len(seen))
+    if tied is not None and not any(close(tied[n], mean[n]) for n in wrong):
+        return "tied-parameters-wrong", f"it is not the sum over all uses{difference}."
+    return "differs-from-single-process", f"it is not the mean over the ranks{difference}."
 
 
 def _candidates(

@@ -132,6 +132,17 @@ def seed_mistake(seen: Sequence[Run], others: Sequence[Run]) -> Diagnosis | None
     return _mistake("seed-ignored", text, range(len(seen)))
 
 
+def scale_mistake(seen: Sequence[Run], exact: Sequence[Run]) -> Diagnosis | None:
+    """Judge whether runs in float16 scale the loss, by the gradients of the logits in float32."""
+    if all(run["upstream"] > 2 * one["upstream"] for run, one in zip(seen, exact, strict=True)):
+        return None
+    text = (
+        "With compute_dtype=float16, the loss is not scaled before backward, so small gradients "
+        "become zero. Use a LossScaler for the loss and the step."
+    )
+    return _mistake("loss-not-scaled", text, range(len(seen)))
+
+
 def losses_mistake(
     seen: Sequence[Run],
     seed: int,

@@ -100,11 +100,12 @@ def test_three_experts_on_two_ranks_are_refused(ranks):
 
 @exercise("phase3/load_balancing_loss", points=1)
 def test_four_tokens_on_two_ranks(ranks):
-    """Three tokens chose expert 0 and one expert 1; the mean probabilities are 0.7 and 0.3.
+    """Three tokens chose expert 0, one expert 1, none expert 2; the means are 0.7, 0.2 and 0.1.
 
-    The loss is 2 * (0.75 * 0.7 + 0.25 * 0.3) = 1.2, on both ranks.
+    The loss is 3 * (0.75 * 0.7 + 0.25 * 0.2) = 1.725, on both ranks.
     """
-    probabilities = [torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]), torch.tensor([[0.4, 0.6]])]
+    first = torch.tensor([[0.9, 0.0, 0.1], [0.8, 0.1, 0.1], [0.7, 0.2, 0.1]])
+    probabilities = [first, torch.tensor([[0.4, 0.5, 0.1]])]
     chosen = [torch.tensor([0, 0, 0]), torch.tensor([1])]
 
     [seen] = case_by_case(ranks(probe_balance, 2, cases=[(probabilities, chosen)]), 1)

@@ -22,13 +22,13 @@ from support.rules.sharded_modules import (
 
 
 class Small(nn.Module):
-    """A matrix of 2 x 3, which begins as 1, and a shift of 2 numbers, which begins as 0."""
+    """A matrix of 2 x 3, which begins as `start` to `start + 5`, and a shift of 2 zeros."""
 
     def __init__(self, start=1.0):
         super().__init__()
         self.layer = nn.Linear(3, 2, bias=False)
         self.shift = nn.Parameter(torch.zeros(2))
-        nn.init.constant_(self.layer.weight, start)
+        self.layer.weight.data = start + torch.arange(6.0).view(2, 3)
 
     def forward(self, x):
         return self.layer(x) + self.shift
@@ -54,22 +54,22 @@ def test_two_ranks_keep_three_of_six_elements(ranks):
         guide=GUIDE,
     )
     check(
-        all(value[1] == [[1.0] * 3] * 2 for value in seen),
+        all(value[1] == [[1, 2, 3], [4, 5, 6]] for value in seen),
         "models-differ",
-        "Rank 0 begins with 1 and rank 1 with 2 in the matrix. full_state_dict must have 1 "
-        f"everywhere, rank 0's values, but has {[value[1] for value in seen]} by rank.",
+        "Rank 0 begins with 1 to 6 in the matrix, and rank 1 with 2 to 7. full_state_dict must "
+        f"have 1 to 6, rank 0's values, but has {[value[1] for value in seen]} by rank.",
         ranks=range(2),
         guide=GUIDE,
     )
 
 
 def probe_step(rank, trainer):
-    """Take a step of size 1 with a loss whose gradient is 2 * (rank + 1) everywhere."""
+    """Take a step of size 1 with a loss whose gradient is 2.002 * (rank + 1) everywhere."""
     model = wrapped(trainer, Small())
     before = full_state(model)
     x = torch.full((1, 3), 2.0 * (rank + 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    model(x).sum().backward()
+    (1.001 * model(x)).sum().backward()
     model.finish()
     grads = [p.grad is not None and p.grad.shape == p.shape for p in model.parameters()]
     optimizer.step()
@@ -79,11 +79,14 @@ def probe_step(rank, trainer):
 
 @exercise("phase3/FullyShardedModule", points=1)
 def test_gradients_are_the_mean_over_two_ranks(ranks):
-    """Gradients of 2 on rank 0 and 4 on rank 1 in the matrix become 3; the shift's are 1."""
+    """Gradients of 2.002 and 4.004 in the matrix become 3.003; the shift's are 1.001."""
     seen = ranks(probe_step, 2)
 
-    local = [{"layer.weight": torch.full((2, 3), 2.0 * n), "shift": torch.ones(2)} for n in (1, 2)]
-    mean = {"layer.weight": torch.full((2, 3), 3.0), "shift": torch.ones(2)}
+    local = [
+        {"layer.weight": torch.full((2, 3), 2.002 * n), "shift": torch.full((2,), 1.001)}
+        for n in (1, 2)
+    ]
+    mean = {name: (one + local[1][name]) / 2 for name, one in local[0].items()}
     assert_on_every_rank(
         each(seen, lambda value: value["gradients"]), mean, mistakes=gradient_mistakes(local)
     )

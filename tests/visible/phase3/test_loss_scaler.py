@@ -1,4 +1,4 @@
-"""Visible tests of the loss scaler: two ranks, a weight and a bias, a scale of 8."""
+"""Visible tests of the loss scaler: two ranks, a weight and a bias, the default scale."""
 
 import torch
 
@@ -11,7 +11,7 @@ GUIDE = "Half precision"
 def probe(rank, trainer, flaws):
     """Take a step for each flaw, a factor of rank 1's gradient of the bias; return each step."""
     model = torch.nn.Linear(1, 1)
-    scaler = trainer.LossScaler(init_scale=8.0, growth_interval=2)
+    scaler = trainer.LossScaler(growth_interval=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     seen = []
     for flaw in flaws:
@@ -21,14 +21,14 @@ def probe(rank, trainer, flaws):
         model.bias.grad = torch.full((1,), scale * (flaw if rank == 1 else 1.0))
         stepped = scaler.step(optimizer, model)
         seen.append([scale, bool(stepped), round(before - model.weight.item(), 4)])
-    copy = trainer.LossScaler()
+    copy = trainer.LossScaler(init_scale=2.0)
     copy.load_state_dict(scaler.state_dict())
     return [seen, float(copy.scale(torch.ones(())))]
 
 
 @exercise("phase3/LossScaler", points=1)
 def test_a_step_removes_the_scale(ranks):
-    """With a scale of 8, a gradient of 8 moves a weight by 1; after 2 steps the scale is 16."""
+    """A gradient of 1 times 65536 moves a weight by 1; after 2 steps the scale is 131072."""
     seen = ranks(probe, 2, flaws=[1.0, 1.0, 1.0])
 
     for steps, copied in seen:
@@ -41,16 +41,16 @@ def test_a_step_removes_the_scale(ranks):
             guide=GUIDE,
         )
         check(
-            [step[0] for step in steps] == [8.0, 8.0, 16.0],
+            [step[0] for step in steps] == [65536.0, 65536.0, 131072.0],
             "scale-not-updated",
             f"With growth_interval=2, the scales are {[step[0] for step in steps]}, but should be "
-            "[8, 8, 16].",
+            "[65536, 65536, 131072].",
             guide=GUIDE,
         )
         check(
-            copied == 16.0,
+            copied == 131072.0,
             "state-lost",
-            f"A new scaler with the state of this one has the scale {copied}, not 16.",
+            f"A new scaler with the state of this one has the scale {copied}, not 131072.",
             guide=GUIDE,
         )
 
@@ -75,9 +75,9 @@ def test_an_infinity_on_one_rank_makes_both_skip(ranks):
         )
     scales = [[step[0] for step in value[0]] for value in seen]
     check(
-        scales == [[8.0, 8.0, 4.0, 2.0, 2.0]] * 2,
+        scales == [[65536.0, 65536.0, 32768.0, 16384.0, 16384.0]] * 2,
         "scale-differs" if scales[0] != scales[1] else "scale-not-updated",
         f"With skips at the second and third step, the scales before each step are {scales} by "
-        "rank, but should be [8, 8, 4, 2, 2] on both.",
+        "rank, but should be [65536, 65536, 32768, 16384, 16384] on both.",
         guide=GUIDE,
     )

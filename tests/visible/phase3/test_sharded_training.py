@@ -21,7 +21,7 @@ from support.probes.sharded_files import (
     step,
     working_in,
 )
-from support.rules.sharded_training import history_mistake, seed_mistake
+from support.rules.sharded_training import history_mistake, scale_mistake, seed_mistake
 
 GUIDE, TRAINING = "Checkpoints in shards", "Training a transformer"
 
@@ -240,6 +240,7 @@ def test_training_resumes(ranks):
 
     seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
 
+    raise_mistake(history_mistake([value[1] for value in seen], 7, 2))
     first, second, whole = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
         len(first) == 7 and len(second) == 2 and np.allclose(first + second, whole, atol=1e-4),
@@ -253,15 +254,16 @@ def test_training_resumes(ranks):
 
 @exercise("phase3/train", points=1)
 def test_all_options_have_an_effect(ranks):
-    """A small max_norm, bfloat16 and another seed all have an effect."""
+    """A small max_norm, bfloat16, float16 and another seed all have an effect."""
     options = {"lr": 0.05, "batch_size": 2, "steps": 4}
-    changes = ({}, {"compute": "bfloat16"}, {"max_norm": 1e-9}, {"seed": 1})
+    changes = ({}, {"compute": "bfloat16"}, {"max_norm": 1e-9}, {"seed": 1}, {"compute": "float16"})
     runs = [{**options, **change} for change in changes]
 
     seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
 
     every = case_by_case(seen, len(runs))
     raise_mistake(seed_mistake(every[0], every[3]))
+    raise_mistake(scale_mistake(every[4], every[0]))
     plain, low, clipped = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
         low != plain and np.allclose(low, plain, atol=0.2),
