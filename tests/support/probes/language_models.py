@@ -36,7 +36,9 @@ class LanguageModel(nn.Module):
             self.given.append(tokens.detach().clone())
         logits: Tensor = self.head(torch.tanh(self.hidden(self.norm(self.embedding(tokens)))))
         if logits.requires_grad:
-            logits.register_hook(lambda grad: self.upstream.append(float(grad.abs().max())))
+            logits.register_hook(  # type: ignore[no-untyped-call]
+                lambda grad: self.upstream.append(float(grad.abs().max()))
+            )
         return logits
 
 
