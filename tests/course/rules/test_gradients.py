@@ -208,6 +208,16 @@ def test_a_missing_gradient_that_does_not_count_as_zero_is_reported(biases):
     assert (diagnosis.code, diagnosis.ranks) == ("none-gradient-skipped", WITHOUT)
 
 
+@pytest.mark.parametrize("having", [2, 1])
+def test_the_number_of_ranks_with_a_gradient_is_named_as_the_divisor(having):
+    without = range(having, 4)
+    summed = [{**MEAN, "bias": 4 / having * MEAN["bias"]}] * 4
+
+    diagnosis = diagnose(summed, [none_gradient_skipped(without, "bias")])
+
+    assert f"divided by {having}, the number of ranks that had one" in diagnosis.explanation
+
+
 def test_a_parameter_that_no_rank_averages_is_another_mistake():
     own = [{**MEAN, "bias": np.full(3, float(rank))} for rank in range(4)]
 
