@@ -109,7 +109,7 @@ def grade_command(
     course = find_course(carried=True)
     phases = course.phases_to_grade("hidden", phase)
     add = "--add-phase" if add_phase else ""
-    command = repeated(add, phase=phase, out=out, roster=roster, keep=keep, unsafe=unsafe)
+    command = repeated(add, phase=phase, out=out, keep=keep, unsafe=unsafe)
     with unpacked(submissions, course) as given:
         every = entries_at(list(given), course, out, command, keep, given)
         members = only_of(every, only or [], out, roster)

@@ -29,7 +29,7 @@ from gradsync.grading.classes.regrading import (
     with_other_phases,
 )
 from gradsync.grading.classes.results import ClassReader
-from gradsync.grading.classes.roster import read_roster
+from gradsync.grading.classes.roster import replacement
 from gradsync.grading.fingerprint import course_digests
 from gradsync.grading.pages import Written, page_of, write_class, write_gradebook
 from gradsync.grading.store import CHANGES, ROSTER, GradeStore, folder_name
@@ -113,8 +113,7 @@ def grade_class(
         store.remove_leftovers()
         check_phases(store.phases(), phases, out, add=add_phase)
         if roster is not None:
-            read_roster(roster)  # it must be usable before it replaces the previous one
-            store.write(ROSTER, roster.read_bytes().decode("utf-8-sig"))
+            store.write(ROSTER, replacement(roster, out))
         store.update_facts(
             [entry.facts for entry in entries], [entry.facts for entry in members or ()]
         )

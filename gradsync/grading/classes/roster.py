@@ -10,12 +10,13 @@ from pathlib import Path
 
 from gradsync.class_records import Person
 from gradsync.course.settings import local
-from gradsync.grading.classes.tables import Row, read_table
+from gradsync.grading.classes.tables import Row, TableError, read_table
 from gradsync.grading.store import ROSTER
 from gradsync.submission.contents import listing
 from gradsync.text import counted, in_list, listed, verb
 
 COLUMNS = ("id", "name", "email")
+GRANTED = ("due", "days", "submission", "handed_in")  # what a teacher writes by hand
 
 
 class Roster:
@@ -70,6 +71,24 @@ def roster_of(out: Path, given: Path | None = None) -> Roster:
     if given is None and not (out / ROSTER).exists():
         return Roster()
     return read_roster(given or out / ROSTER)
+
+
+def replacement(given: Path, out: Path) -> str:
+    """Return the text of a roster that is to replace the one in a folder of grades.
+
+    Raises:
+        TableError: as `read_roster`, or it lacks an extension or the like of that one.
+    """
+    people = {person.id: person for person in read_roster(given).people}
+    for before in roster_of(out).people:
+        now = people.get(before.id, before)
+        lost = [name for name in GRANTED if getattr(before, name) and not getattr(now, name)]
+        if lost:
+            raise TableError(
+                f"{given} does not have {listed(lost)} of {before.label}, but {out / ROSTER} has. "
+                f"Leave out --roster to keep {out / ROSTER}, or write the same into {given}."
+            )
+    return given.read_bytes().decode("utf-8-sig")
 
 
 def warnings_on(roster: Roster, learners: Mapping[str, Sequence[str]]) -> list[str]:

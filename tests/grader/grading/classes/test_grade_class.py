@@ -365,6 +365,19 @@ def test_a_roster_with_a_mistake_does_not_replace_the_previous_one(klass, tmp_pa
     assert klass.rows()["ada"]["name"] == "Ada"
 
 
+def test_a_roster_without_a_granted_extension_does_not_replace_the_one_that_has_it(klass, tmp_path):
+    roster = tmp_path / "roster.csv"
+    roster.write_text("id,name,email\nada,Ada,\n")
+    klass.grade(roster=roster)
+    (klass.out / "roster.csv").write_text("id,name,email,days\nada,Ada,,2\n")
+
+    with pytest.raises(TableError, match="does not have days of Ada .*, but .* Leave out --roster"):
+        klass.grade(roster=roster)
+    roster.write_text("id,name,email,days\nada,Ada,,3\n")
+    klass.grade(roster=roster)
+    assert "3" in (klass.out / "roster.csv").read_text()
+
+
 def test_a_person_who_hands_in_later_is_not_missing_any_more(klass, tmp_path):
     roster = tmp_path / "roster.csv"
     roster.write_text("id,name,email\n17,Zoë Xu,\n")
