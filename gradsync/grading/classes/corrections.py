@@ -67,6 +67,8 @@ def _override(
 ) -> Override | None:
     if empty := [repr(column) for column in NEEDED if not row[column]]:
         raise row.error(f"the value of {listed(empty)} is missing")
+    if row["points"].startswith("+"):
+        raise row.error(f"points replace those of the tests, so write the sum, not {row['points']}")
     points = row.number("points") if row["points"] else None
     if points is not None and points < 0:
         raise row.error(f"points must not be negative, but they are {row['points']}")

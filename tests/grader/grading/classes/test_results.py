@@ -147,6 +147,10 @@ def test_an_override_without_effect_is_warned_of(folder, line, warning):
             "line 2: points must not",
         ),
         (
+            ["submission,exercise,points,reason,by", "ada,double,+1,x,Kim"],
+            r"line 2: points replace .* write the sum, not \+1",
+        ),
+        (
             ["submission,exercise,points,reason,by", "ada,double,1,,Kim"],
             "line 2: the value of 'reason' is missing",
         ),
