@@ -47,6 +47,7 @@ def publish(
         UnusableInput: `out` has other files, or is a release of the other kind.
         OSError: `out` can't be written to.
     """
+    out = out.resolve()  # "new/../copy" is the copy, also while there is no folder "new"
     _check(course, out)
     before = read_manifest(out)
     released = before.files if before else ()

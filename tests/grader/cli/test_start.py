@@ -25,7 +25,7 @@ def test_a_second_start_keeps_edits(tmp_path):
     own = tmp_path / "my-course/phase1/template_trainer.py"
     own.write_text("# mine\n")
 
-    output = started(tmp_path / "my-course")
+    output = started(tmp_path / "not-there/../my-course")
 
     assert own.read_text() == "# mine\n"
     assert "phase1/template_trainer.py: it was edited" in output.replace("\n", "")
