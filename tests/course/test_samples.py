@@ -93,7 +93,7 @@ def train(rank, world_size, steps=3, folder=None):
 
 def in_a_test(sample, number):
     """Return a sample as a part of a test module; statements become a test of their own."""
-    if re.search(r"^(@|def test|class )", sample, re.M):
+    if re.search(r"^(@|def (test|spawn)|class )", sample, re.M):
         return sample
     body = textwrap.indent(sample, "    ")
     return f"def test_sample_{number}(ranks):\n{body}"
@@ -116,7 +116,8 @@ def test_the_python_of_the_engine_s_page_runs(tmp_path):
         for number, sample in enumerate(samples("docs/engine.md", "python"))
         if not sample.startswith(("# ", "run_ranks(function"))
     ]
-    (tmp_path / "test_page.py").write_text("\n\n".join([PRELUDE, *parts]), encoding="utf-8")
+    use = "def test_spawn():\n    assert list(spawn(pow, (2,), nprocs=3)) == [0, 1, 4]\n"
+    (tmp_path / "test_page.py").write_text("\n\n".join([PRELUDE, *parts, use]), encoding="utf-8")
     (tmp_path / "train.py").write_text("print('loss 0.1')\n")
 
     ran("-m", "pytest", "-q", "test_page.py", folder=tmp_path)
