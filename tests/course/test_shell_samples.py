@@ -89,8 +89,8 @@ def examples(*, teaching):
     for name, place in COMMANDS.items():
         if (place.panel == TEACHING) == teaching:
             for example in re.findall(r"\[dim\](gradsync .*?)\[/\]", complete(name).help):
-                example = example.replace("3/40", "1/2")  # of a class of two
-                yield example.replace("EXERCISE", "PaddedDistributedSampler")
+                of_two = example.replace("3/40", "1/2")  # of a class of two learners
+                yield of_two.replace("EXERCISE", "PaddedDistributedSampler")
 
 
 PAGES = [*(page for page in TEXTS if any(blocks(page))), "help to learn", "help to teach"]

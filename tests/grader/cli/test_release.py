@@ -103,6 +103,8 @@ def test_a_learner_solves_the_exercise_in_the_copy(copy):
     assert (before.returncode, after.returncode) == (1, 0), after.stdout + after.stderr
     assert "1 still to write" in before.stdout
     assert "✓ double" in after.stdout
+    assert after.stdout.endswith("For your next step: gradsync check phase1\n")
+    assert "next step" not in wrong.stdout
     assert "gradsync explain" not in before.stdout + after.stdout
     assert wrong.stdout.count("gradsync explain not-doubled") == 1
     assert "Add it to itself." in gradsync(copy, "hint", "double").stdout

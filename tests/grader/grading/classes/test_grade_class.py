@@ -371,7 +371,7 @@ def test_a_roster_without_a_granted_extension_does_not_replace_the_one_that_has_
     klass.grade(roster=roster)
     (klass.out / "roster.csv").write_text("id,name,email,days\nada,Ada,,2\n")
 
-    with pytest.raises(TableError, match="does not have days of Ada .*, but .* Leave out --roster"):
+    with pytest.raises(TableError, match=r"does not have days of Ada .* Leave out --roster"):
         klass.grade(roster=roster)
     roster.write_text("id,name,email,days\nada,Ada,,3\n")
     klass.grade(roster=roster)
