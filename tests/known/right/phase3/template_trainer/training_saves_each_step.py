@@ -1,4 +1,4 @@
-"""A checkpoint after each step, the position in a file of that step, and steps counted from 1."""
+"""A checkpoint after each step, the position in a file of that step, and a constant loss scale."""
 
 
 def train(
@@ -8,6 +8,7 @@ def train(
     wrapped = FullyShardedModule(model, compute_dtype=compute_dtype)
     optimizer = torch.optim.AdamW(list(wrapped.parameters()), lr=lr, weight_decay=0.0)
     loader = TokenLoader(sequences, batch_size, info.world_size, info.rank, seed=seed)
+    scale = 1024.0 if compute_dtype is torch.float16 else 1.0
     done, epoch = 0, 0
     folder = None if resume_from is None else Path(resume_from)
     if folder is not None and (folder / "weights").exists():
@@ -24,8 +25,10 @@ def train(
             for param in wrapped.parameters():
                 param.grad = None
             loss = token_weighted_loss(wrapped(inputs), targets)
-            loss.backward()
+            (loss * scale).backward()
             wrapped.finish()
+            for param in wrapped.parameters():
+                param.grad /= scale
             norm = clip_grad_norm_(wrapped, max_norm)
             optimizer.step()
             done += 1
