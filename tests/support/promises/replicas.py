@@ -312,13 +312,18 @@ def idle_rank_takes_part(ranks, grads, idle):
     skipped = none_gradient_skipped([idle], "weight")
     seen = ranks(probe, len(grads), mistakes=[skipped], grads=by_rank(grads), idle=idle)
 
+    _check_mean(seen, grads, "one of which has no gradient at all,")
+
+
+def _check_mean(seen, grads, which):
+    """Check that each rank ends with the mean of the gradients (rank, out, in) of one weight."""
     raise_mistake(nobody_waited(seen, GRADIENTS))
     local = [{"weight": grad} for grad in grads]
     assert_on_every_rank(
         seen,
         mean_of(local),
         mistakes=gradient_mistakes(local),
-        otherwise=NOT_THE_MEAN.format(f"{len(grads)} ranks, one of which has no gradient at all,"),
+        otherwise=NOT_THE_MEAN.format(f"{len(grads)} ranks, {which}"),
     )
 
 
@@ -373,14 +378,7 @@ def tied_averaged_once(ranks, grads):
 
     one, seen = (ranks(probe, len(grads), grads=by_rank(grads), layers=n) for n in (1, 2))
 
-    raise_mistake(nobody_waited(seen, GRADIENTS))
-    local = [{"weight": grad} for grad in grads]
-    assert_on_every_rank(
-        seen,
-        mean_of(local),
-        mistakes=gradient_mistakes(local),
-        otherwise=NOT_THE_MEAN.format(f"{len(grads)} ranks, with a weight that two layers share,"),
-    )
+    _check_mean(seen, grads, "with a weight that two layers share,")
     calls = [len(run.collectives(0)) for run in (one, seen)]
     check(
         calls[1] <= calls[0],

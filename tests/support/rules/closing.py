@@ -15,7 +15,7 @@ from support.rules.epochs import (
     other_shares,
     trained_on_others,
 )
-from support.rules.findings import found
+from support.rules.findings import first_of, found
 from support.rules.histories import Run, other_rows
 from support.rules.one_process import Headings, other_history, other_training
 from support.rules.training import not_trained, other_counts
@@ -46,7 +46,7 @@ def closing_mistake(seen: Run, headings: Headings) -> Diagnosis | None:
         lambda: other_rows(seen, headings.training),
         lambda: other_history(seen, case, headings),
     )
-    return next((one for check in checks if (one := check()) is not None), None)
+    return first_of(checks)
 
 
 def different_weights(models: Sequence[Weights], guide: str) -> Diagnosis | None:

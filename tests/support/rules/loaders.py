@@ -9,6 +9,7 @@ from typing import Any
 from gradsync.records import Diagnosis, Observation
 from gradsync.testing import seen_of
 from gradsync.text import full_stop, ranks_text
+from support.rules.findings import found
 from support.rules.shares import Shares, some
 
 GUIDE = "Data loaders"
@@ -30,7 +31,7 @@ def other_dataset(train: Shares, val: Shares, first_val: int) -> Diagnosis | Non
                 f"The {name} loader of {ranks_text(wrong)} yields samples of `{other}_dataset`. "
                 "Each loader must use its own dataset, and the train loader is returned first."
             )
-            return _found("samples-missing", wrong, text)
+            return found("samples-missing", text, GUIDE, wrong)
     return None
 
 
@@ -54,7 +55,7 @@ def everything_loaded(
         )
     else:
         text = f"{case}. Use a sampler, so that each rank gets its share."
-    return _found("sampler-not-used", ranks, text)
+    return found("sampler-not-used", text, GUIDE, ranks)
 
 
 def _count(samples: Any) -> int:
@@ -71,7 +72,7 @@ def share_of_other_dataset(
         f"{case} yields {given} samples, which is the size of its share of the other dataset. Its "
         f"own share has {own}. Create a loader's sampler from the dataset of the loader."
     )
-    return _found("samples-missing", [rank], text)
+    return found("samples-missing", text, GUIDE, [rank])
 
 
 def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -83,7 +84,7 @@ def index_past_the_end(seen: Observation, _expected: Any) -> Diagnosis | None:
         f"A loader asks its dataset for a sample past the end ({failure.detail}). Create the "
         "loader's sampler from the dataset of the loader, and yield only indices of that dataset."
     )
-    return _found("exception", failure.diagnosis.ranks, text)
+    return found("exception", text, GUIDE, failure.diagnosis.ranks)
 
 
 def sampler_refused(seen: Observation, _expected: Any) -> Diagnosis | None:
@@ -119,9 +120,5 @@ def shares_depend_on_environment(
             "`world_size`."
         )
         code = "same-shard-on-every-rank" if alike else "samples-missing"
-        return _found(code, range(len(under)), text)
+        return found(code, text, GUIDE, range(len(under)))
     return None
-
-
-def _found(code: str, ranks: Sequence[int], text: str) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=GUIDE)

@@ -22,7 +22,7 @@ from gradsync.records import Diagnosis
 from gradsync.testing.values import EXACT, close
 from gradsync.text import counted, listed, ranks_text, verb
 from support.probes.training import LEARNING_RATE, Case, Classifier, Samples, Weights
-from support.rules.findings import found
+from support.rules.findings import first_of, found
 from support.rules.histories import MEAN_OF_MEANS, Run, other_numbers
 from support.rules.means import other_means
 from support.rules.training import batches_divided, models_differ, not_trained, trained_a_copy
@@ -72,7 +72,7 @@ def other_training(seen: Run, case: Case, headings: Headings) -> Diagnosis | Non
         lambda: _other_steps(seen, case, headings),
         lambda: models_differ(seen, headings.start),
     )
-    return next((one for check in checks if (one := check()) is not None), None)
+    return first_of(checks)
 
 
 def _other_start(seen: Run, case: Case, guide: str) -> Diagnosis | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gradsync.records import Diagnosis
 from gradsync.text import counted, ranks_text
+from support.rules.findings import found
 from support.rules.histories import HISTORY, Row, Run
 
 EPOCH = re.compile(r"\bepoch\W{0,4}\d", re.IGNORECASE)
@@ -35,14 +36,14 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
             f"{ranks_text(printing).capitalize()} printed during training, for example "
             f"{line!r}. With hundreds of ranks, such output is unreadable. Print only on rank 0."
         )
-        return _found(text, guide, printing)
+        return found("every-rank-prints", text, guide, printing)
     lines = len(printed[0] or on_stderr[0])
     if lines < epochs:
         text = (
             f"Rank 0 printed {counted(lines, 'line')} during {counted(epochs, 'epoch')}. Print at "
             "least one line for each epoch; a header or a summary is allowed too."
         )
-        return _found(text, guide, [0])
+        return found("every-rank-prints", text, guide, [0])
     return None
 
 
@@ -55,12 +56,8 @@ def _shows_an_epoch(line: str, history: Sequence[Row]) -> bool:
         return True
     numbers = [row[name] for row in history for name in HISTORY if name in row]
     return any(
-        abs(float(f"{scale * number:.{len(found[1])}f}") - float(found[0])) < 1e-9
-        for found in NUMBER.finditer(line)
+        abs(float(f"{scale * number:.{len(match[1])}f}") - float(match[0])) < 1e-9
+        for match in NUMBER.finditer(line)
         for number in numbers
         for scale in (1, 100)
     )
-
-
-def _found(text: str, guide: str, ranks: Sequence[int]) -> Diagnosis:
-    return Diagnosis("every-rank-prints", tuple(ranks), text, guide=guide)

@@ -12,14 +12,11 @@ import torch.nn.functional as F
 from gradsync.records import Diagnosis
 from gradsync.text import listed, ranks_text
 from support.probes.language_models import KEYS, language_model
+from support.rules.findings import found
 
 GUIDE = "Training a transformer"
 Run = Mapping[str, Any]  # of a rank: what `run_training` returns
 Pairs = Sequence[Sequence[float]]  # loss and norm of each step
-
-
-def _mistake(code: str, text: str, ranks: Sequence[int] = ()) -> Diagnosis:
-    return Diagnosis(code, tuple(ranks), text, guide=GUIDE)
 
 
 def together(seen: Sequence[Run]) -> list[list[int]]:
@@ -43,7 +40,7 @@ def one_process(
     names = ("lr", "betas", "eps", "weight_decay")
     optimizer = torch.optim.AdamW(model.parameters(), **{name: settings[name] for name in names})
     rows = torch.as_tensor(sequences)
-    found = []
+    pairs = []
     for batch in batches:
         if zero:
             optimizer.zero_grad()
@@ -53,8 +50,8 @@ def one_process(
         limit = max_norm if clip else math.inf
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
         optimizer.step()
-        found.append([loss.item(), norm])
-    return found
+        pairs.append([loss.item(), norm])
+    return pairs
 
 
 def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | None:
@@ -69,7 +66,7 @@ def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | 
         missing = {key for entry in run["history"] for key in KEYS if key not in entry}
         if missing:
             text = f"The entries of the history lack {listed(sorted(missing))}."
-            return _mistake("wrong-signature", text, [rank])
+            return found("wrong-signature", text, GUIDE, [rank])
         numbers = [round(entry["step"]) for entry in run["history"]]
         start = numbers[0] if numbers else 0
         if numbers != list(range(start, start + steps)) or start not in (first, first + 1):
@@ -77,26 +74,28 @@ def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | 
                 f"Of {steps} steps after {first}, the history has the steps {numbers}. It must "
                 "have one entry for each step of this call, numbered on from the earlier ones."
             )
-            return _mistake("wrong-length", text, [rank])
+            return found("wrong-length", text, GUIDE, [rank])
         if not len(run["given"]) == len(run["optimizers"]) == steps:
             text = (
                 f"In {steps} steps, the model computes {len(run['given'])} times in training "
                 f"mode, and the optimizer steps {len(run['optimizers'])} times."
             )
-            return _mistake("wrong-length", text, [rank])
+            return found("wrong-length", text, GUIDE, [rank])
         kinds = {one["class"] for one in run["optimizers"]}
         if kinds != {"AdamW"}:
-            return _mistake("wrong-optimizer", f"train uses {listed(kinds)}. Use AdamW.", [rank])
+            return found(
+                "wrong-optimizer", f"train uses {listed(kinds)}. Use AdamW.", GUIDE, [rank]
+            )
         rates = {one["lr"] for one in run["optimizers"]}
         if rates != {run["lr"]}:
             text = (
                 f"The optimizer steps with a learning rate of {listed(map(str, sorted(rates)))}, "
                 f"but train is called with lr={run['lr']}."
             )
-            return _mistake("wrong-optimizer", text, [rank])
+            return found("wrong-optimizer", text, GUIDE, [rank])
         if not all(entry["tokens_per_second"] > 0 for entry in run["history"]):
             text = "tokens_per_second must be above 0: the tokens of all ranks, by the step's time."
-            return _mistake("wrong-signature", text, [rank])
+            return found("wrong-signature", text, GUIDE, [rank])
     return _local_losses(seen)
 
 
@@ -109,17 +108,17 @@ def _local_losses(seen: Sequence[Run]) -> Diagnosis | None:
         f"The losses or norms on {ranks_text(differ)} differ from those on rank 0. Return the mean "
         "loss over the tokens of all ranks."
     )
-    return _mistake("loss-is-local", text, differ)
+    return found("loss-is-local", text, GUIDE, differ)
 
 
 def _pairs(run: Run) -> list[list[float]]:
     return [[entry["loss"], entry["grad_norm"]] for entry in run["history"]]
 
 
-def _near(found: Pairs, wanted: Pairs, tolerance: float = 1e-4) -> bool:
-    return len(found) == len(wanted) and all(
+def _near(own: Pairs, wanted: Pairs, tolerance: float = 1e-4) -> bool:
+    return len(own) == len(wanted) and all(
         abs(a - b) <= tolerance * max(1, abs(b))
-        for one, other in zip(found, wanted, strict=True)
+        for one, other in zip(own, wanted, strict=True)
         for a, b in zip(one, other, strict=True)
     )
 
@@ -129,7 +128,7 @@ def seed_mistake(seen: Sequence[Run], others: Sequence[Run]) -> Diagnosis | None
     if together(seen) != together(others):
         return None
     text = "With another seed, the batches are the same. Pass the seed to the TokenLoader."
-    return _mistake("seed-ignored", text, range(len(seen)))
+    return found("seed-ignored", text, GUIDE, range(len(seen)))
 
 
 def scale_mistake(seen: Sequence[Run], exact: Sequence[Run]) -> Diagnosis | None:
@@ -140,7 +139,7 @@ def scale_mistake(seen: Sequence[Run], exact: Sequence[Run]) -> Diagnosis | None
         "With compute_dtype=float16, the loss is not scaled before backward, so small gradients "
         "become zero. Use a LossScaler for the loss and the step."
     )
-    return _mistake("loss-not-scaled", text, range(len(seen)))
+    return found("loss-not-scaled", text, GUIDE, range(len(seen)))
 
 
 def losses_mistake(
@@ -168,29 +167,29 @@ def losses_mistake(
     def losses(pairs: Pairs) -> list[list[float]]:
         return [[pair[0]] for pair in pairs]
 
-    found, right = _pairs(seen[0]), alone()
+    own, right = _pairs(seen[0]), alone()
     begin = "The losses begin with {}, but those of one process with {}.".format(
-        *([round(pair[0], 4) for pair in pairs[:3]] for pairs in (found, right))
+        *([round(pair[0], 4) for pair in pairs[:3]] for pairs in (own, right))
     )
     everyone = range(len(seen))
-    if _near(losses(found), losses(right)):
-        if _near(found, right, 1e-3):
+    if _near(losses(own), losses(right)):
+        if _near(own, right, 1e-3):
             return None
         text = (
-            f"grad_norm begins with {[round(pair[1], 4) for pair in found[:3]]}, but should with "
+            f"grad_norm begins with {[round(pair[1], 4) for pair in own[:3]]}, but should with "
             f"{[round(pair[1], 4) for pair in right[:3]]}: the norm of all gradients before "
             "clipping, without the scale of the loss."
         )
-        return _mistake("norm-of-one-shard", text, everyone)
+        return found("norm-of-one-shard", text, GUIDE, everyone)
     for options, code, text in (
         ({"zero": False}, "gradients-not-zeroed", "Gradients of earlier steps are not cleared."),
         ({"clip": False}, "not-clipped", "Gradients are not clipped to max_norm before the step."),
     ):
-        if _near(losses(found), losses(alone(**options)), 1e-3):
-            return _mistake(code, f"{text} {begin}", everyone)
-    first = next(i for i, pair in enumerate(found) if not _near([pair[:1]], [right[i][:1]]))
+        if _near(losses(own), losses(alone(**options)), 1e-3):
+            return found(code, f"{text} {begin}", GUIDE, everyone)
+    first = next(i for i, pair in enumerate(own) if not _near([pair[:1]], [right[i][:1]]))
     code = "resume-lost" if skip and first == 0 else "differs-from-single-process"
-    return _mistake(code, f"{begin} They differ from step {first} on.", everyone)
+    return found(code, f"{begin} They differ from step {first} on.", GUIDE, everyone)
 
 
 def batches_mistake(
@@ -206,14 +205,14 @@ def batches_mistake(
                 "The model is given something else than the inputs of the sequences, row[:-1], in "
                 f"batches of {batch_size} on each rank."
             )
-            return _mistake("tokens-misplaced", text)
+            return found("tokens-misplaced", text, GUIDE)
         if len(set(used)) < len(used):
             text = (
                 f"Epoch {start // steps} uses a sequence twice. Each rank must get its own batches "
                 "of the epoch, from the TokenLoader."
             )
-            return _mistake("samples-repeated", text, range(world_size))
+            return found("samples-repeated", text, GUIDE, range(world_size))
     if len(batches) >= 2 * steps and batches[:steps] == batches[steps : 2 * steps]:
         text = "Epoch 1 has the order of epoch 0. Set the epoch before each pass."
-        return _mistake("epoch-not-set", text, range(world_size))
+        return found("epoch-not-set", text, GUIDE, range(world_size))
     return None
