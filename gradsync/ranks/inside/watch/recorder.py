@@ -161,9 +161,7 @@ class Recorder:
         """Report that the rank's function has returned, and that the rank waits for threads."""
         self.send(wire.pack("joining", {"threads": threads}))
         self._returned = True
-        if not self._looks:
-            self._looks = True
-            threading.Thread(target=self._look_on, daemon=True).start()
+        self._begin_to_look()
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """Send a frame other than an event."""
@@ -178,7 +176,11 @@ class Recorder:
 
     def _look_at(self, others: int) -> None:
         """Start to look for bystanders, if so many other threads are able that they matter."""
-        if self._waits and others >= len(self._waits) and not self._looks:
+        if self._waits and others >= len(self._waits):
+            self._begin_to_look()
+
+    def _begin_to_look(self) -> None:
+        if not self._looks:
             self._looks = True
             threading.Thread(target=self._look_on, daemon=True).start()
 
@@ -207,8 +209,7 @@ class Recorder:
     ) -> Event:
         thread = threading.get_ident() if thread is None else thread
         if kind != "wait":
-            with THREADS.acting():
-                pass
+            THREADS.act()
         event = Event(
             rank=self.rank,
             kind=kind,

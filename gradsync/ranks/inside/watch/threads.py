@@ -85,13 +85,21 @@ class Threads:
                 self._bystanders.clear()
             return bool(self._bystanders)
 
+    def act(self) -> None:
+        """Forget the bystanders: a thread may change what they can reach."""
+        with self._lock:
+            self._forget()
+
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """Forget the bystanders: a thread may change what they can reach. Keep the lock."""
+        """Do the same, and keep the lock until the block ends."""
         with self._lock:
-            self._bystanders.clear()
-            self.acts += 1
+            self._forget()
             yield
+
+    def _forget(self) -> None:
+        self._bystanders.clear()
+        self.acts += 1
 
     def _able(self, but: Collection[int]) -> tuple[list[threading.Thread], int]:
         """Return the threads except these that could act, and the number of unlisted ones."""
@@ -257,8 +265,7 @@ def _observe_ends() -> None:
 
     def run_to_the_end(thread: threading.Thread) -> None:
         original(thread)
-        with THREADS.acting():
-            pass
+        THREADS.act()
         THREADS.changed()
 
     thread_class._bootstrap_inner = run_to_the_end
