@@ -29,12 +29,13 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from gradsync.course.catalogue import CourseError, find_course
-from gradsync.finding import Finding
+from gradsync.finding import Finding, Subject
 
 MIRROR = "https://ossci-datasets.s3.amazonaws.com/mnist/"  # as in torchvision
 RAW = Path("MNIST", "raw")
 IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"
 FILES = tuple(f"{split}-{kind}" for split in ("train", "t10k") for kind in (IMAGES, LABELS))
+DATA = Subject("data")
 TIME_LIMIT = 15.0  # seconds without new data after which a download is given up
 Bytes = npt.NDArray[np.uint8]
 Arrays = tuple[Bytes, Bytes]  # images (M, 28, 28), labels (M,)
@@ -256,10 +257,10 @@ def check_data() -> Finding:
         root = mnist_root()
         if root is not None:
             (images, _), (tests, _) = read_mnist(root)
-            return Finding("data", "ok", f"{len(images):,} + {len(tests):,} digits in {root}")
+            return DATA.ok(f"{len(images):,} + {len(tests):,} digits in {root}")
     except DataError as problem:
         found, _, remedy = str(problem).partition(". ")
-        return Finding("data", "failed", found, remedy=remedy or "Put a complete copy there.")
+        return DATA.failed(found, remedy or "Put a complete copy there.")
     found, remedy = "no MNIST here, but it can be downloaded", "The first run downloads it (11 MB)."
     if (obstacle := _download_obstacle()) is not None:
         found = f"no MNIST here, and it can't be downloaded: {obstacle}"
@@ -267,7 +268,7 @@ def check_data() -> Finding:
             "scikit-learn's 1,797 smaller digits are used instead. For MNIST, copy the folder "
             "MNIST into `data` in the course, or set GRADSYNC_DATA."
         )
-    return Finding("data", "warning", found, remedy=remedy)
+    return DATA.warning(found, remedy)
 
 
 def _download_obstacle(seconds: float = 2.0) -> str | None:

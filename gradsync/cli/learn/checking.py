@@ -114,8 +114,8 @@ def _check(
         show(partial(render, whole=whole), report)
         if chosen:
             _show_explain(course, report)
-        if chosen and done:
-            print(f"For your next step: gradsync check {phase}")
+            if done:
+                print(f"For your next step: gradsync check {phase}")
     return passed
 
 
