@@ -437,4 +437,3 @@ def test_a_solution_in_cells_gets_all_visible_points(phase, shell, monkeypatch):
         result = gradsync.notebook.check(exercise.id, shell.names[exercise.name])
 
         assert result.score == result.max_score, str(result)
-        assert result.report.seconds < 10
