@@ -28,8 +28,8 @@ from gradsync.submission.contents import (
     refused_files,
 )
 from gradsync.submission.folders import file_entry, folder_entries
-from gradsync.submission.places import CourseLayout, Layout, is_entered, plain
-from gradsync.text import listed
+from gradsync.submission.places import SKIPPED, CourseLayout, Layout, is_entered, plain
+from gradsync.text import counted, listed, verb
 
 OTHER_KIND = "is not a folder, .zip or .tar.gz"
 HAND_IN = ". Hand in the course's files, with the course's names, or one .zip of them"
@@ -89,6 +89,7 @@ def find_submissions(
         layout = Layout(course)
         try:
             if layout.has_files(_near(path, layout), at_top=True):
+                _check_that_it_is_one(path, layout)
                 return [path]
         except PermissionError:
             return [path]  # it gets a note
@@ -221,6 +222,27 @@ def _near(folder: Path, layout: Layout) -> Iterator[str]:
                 with suppress(OSError):  # if it can't be searched, it may have all files
                     files = tuple(path.name for path in Path(item.path).iterdir())
                 yield from (f"{item.name}/{file}" for file in files)
+
+
+def _check_that_it_is_one(folder: Path, layout: Layout) -> None:
+    """Raise an error if files of the course lie loose in what looks like a class."""
+    with os.scandir(folder) as items:
+        entries = sorted(items, key=lambda item: item.name)
+    loose = [e.name for e in entries if e.is_file() and layout.has_files([e.name])]
+    others = [
+        e.name
+        for e in entries
+        if e.is_dir(follow_symlinks=False)
+        and not layout.phase(e.name)
+        and e.name not in SKIPPED
+        and layout.has_files(_near(Path(e.path), layout), at_top=True)
+    ]
+    if loose and len(others) > 1:
+        raise SubmissionError(
+            f"It is not clear whether {folder} is one submission or a class: {listing(loose)} "
+            f"{verb(loose, 'lies', 'lie')} beside {counted(len(others), 'folder')} with such "
+            f"files: {listing(others)}. Move the one or the others elsewhere."
+        )
 
 
 def _without_files(shown: str, contents: Contents, phases: Sequence[str]) -> str:

@@ -169,6 +169,19 @@ def test_a_link_in_a_class_is_a_submission_that_cannot_be_read(tmp_path):
     assert eve.notes == ("unreadable: eve is a link",)
 
 
+def test_a_class_with_a_loose_file_of_the_course_is_not_taken_for_one_submission(tmp_path):
+    (tmp_path / "template_trainer.py").write_text("")
+    as_folder(tmp_path / "ada", FILES)
+
+    assert find_submissions(tmp_path, COURSE) == [tmp_path]
+    as_folder(tmp_path / "bob", FILES)
+    with pytest.raises(
+        SubmissionError, match=r"template_trainer\.py lies beside 2 folders"
+    ) as said:
+        find_submissions(tmp_path, COURSE)
+    assert "ada, bob" in str(said.value)
+
+
 def test_a_folder_of_submissions_is_a_class(tmp_path):
     as_folder(tmp_path / "ada", FILES)
     as_zip(tmp_path / "bob.zip", FILES)
