@@ -188,18 +188,22 @@ def read_toml(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def find_course(start: Path | None = None, *, carried: bool = False) -> Course:
+def find_course(
+    start: Path | None = None, *, known: Path | None = None, carried: bool = False
+) -> Course:
     """Return the course that contains the working folder, or else the package's checkout.
 
     Args:
         start: a folder instead of the working folder.
+        known: a folder that comes before the package's checkout.
         carried: whether the course in gradsync's wheel will do, because nobody works on its files.
 
     Raises:
         CourseError: there is none.
     """
     here = (start or Path.cwd()).resolve()
-    for folder in (here, *here.parents, PACKAGE.parent, *([CARRIED] if carried else [])):
+    own = [*([known] if known else []), PACKAGE.parent, *([CARRIED] if carried else [])]
+    for folder in (here, *here.parents, *own):
         if (folder / FIRST_PHASE / EXERCISES_FILE).is_file():
             return Course(folder)
     raise CourseError(

@@ -10,7 +10,7 @@
     OUT/roster.csv               from staff: the people of the class
     OUT/overrides.csv            from staff: points that replace the points of the tests
     OUT/.class.json              what the download says about the submissions
-    OUT/.grading.json            the seed of the class
+    OUT/.grading.json            the seed of the class, and the folder of its course
     OUT/.grading.lock            one grader at a time writes to the folder
 
 Pages and the gradebook are made from the other files, and never read. Each file is written whole or
@@ -32,6 +32,7 @@ from filelock import FileLock, Timeout
 
 from gradsync.class_records import Facts
 from gradsync.course import whole_files
+from gradsync.course.catalogue import Course, find_course
 from gradsync.errors import UnusableInput
 from gradsync.records import Origin, Report, Verdict
 from gradsync.reports import report_json
@@ -53,6 +54,13 @@ _HALF_WRITTEN = re.compile(r"\..+\.[0-9a-f]{8}")  # as `whole_files` names them
 
 class FolderInUse(UnusableInput):
     """Another grader is writing to the folder."""
+
+
+class _State(msgspec.Struct):
+    """The content of `.grading.json`."""
+
+    seed: int = -1
+    course: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +103,28 @@ class GradeStore:
     @property
     def seed(self) -> int | None:
         """The seed of the grades in the folder, or None if it has none."""
+        seed = self._state().seed
+        return seed if seed >= 0 else None
+
+    @property
+    def course(self) -> Path | None:
+        """The folder of the course in which the grades were made, or None if it is not known."""
+        course = self._state().course
+        return Path(course) if course else None
+
+    def remember(self, course: Path) -> None:
+        """Store the folder of the course, for commands that are called elsewhere."""
+        self._write_state(course=str(course))
+
+    def _state(self) -> _State:
         try:
-            seed = msgspec.json.decode((self.folder / STATE).read_bytes(), type=dict[str, int])
+            return msgspec.json.decode((self.folder / STATE).read_bytes(), type=_State)
         except (OSError, ValueError, msgspec.MsgspecError):
-            return None  # there is no file, or it is damaged
-        return seed["seed"] if seed.get("seed", -1) >= 0 else None
+            return _State()  # there is no file, or it is damaged
+
+    def _write_state(self, **changed: int | str) -> None:
+        state = msgspec.structs.replace(self._state(), **changed)
+        self.write(STATE, msgspec.json.encode(state))
 
     def settle_seed(
         self, given: int | None = None, *, fresh: bool = False, others: bool = False
@@ -119,7 +144,7 @@ class GradeStore:
         if seed is None:
             seed = draw_seed() if kept is None or (fresh and not others) else kept
         if seed != kept and (kept is None or not others):
-            self.write(STATE, msgspec.json.encode({"seed": seed}))
+            self._write_state(seed=seed)
         return seed
 
     def remove_leftovers(self) -> None:
@@ -291,6 +316,22 @@ class GradeStore:
         short = (replace(v, seconds=0.0, events=(), output=()) for v in report.verdicts)
         verdicts = tuple(self._verdicts.setdefault(verdict, verdict) for verdict in short)
         return Record(replace(report, verdicts=verdicts), hashlib.sha256(content).hexdigest())
+
+
+def course_of(folder: Path) -> Course:
+    """Return the course of the working folder, or else the one in which grades were made.
+
+    So the due time in its course.toml counts wherever a command is called.
+
+    Args:
+        folder: a folder of grades, or the folder of one submission in it.
+
+    Raises:
+        CourseError: there is none.
+    """
+    places = (folder, folder.resolve().parent)
+    known = next((course for place in places if (course := GradeStore(place).course)), None)
+    return find_course(known=known, carried=True)
 
 
 def draw_seed() -> int:

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from gradsync.cli.shared import Out, say
-from gradsync.course.catalogue import find_course
 from gradsync.exporting import Format
 from gradsync.exporting.export import Exported, export
 from gradsync.grading.classes.merging import merge
 from gradsync.grading.pages import missing_text, render_again
-from gradsync.grading.store import CLASS_PAGE, GRADEBOOK
+from gradsync.grading.store import CLASS_PAGE, GRADEBOOK, course_of
 from gradsync.submission.contents import listing
 from gradsync.text import counted
 
@@ -28,7 +27,7 @@ def merge_command(
     [dim]gradsync grade class/ --shard 3/40 --out shard-3[/]  one of 40 parts, on any machine
     [dim]gradsync merge shard-* --out grades[/]               all parts together
     """
-    written = merge(folders, find_course(carried=True), out, say)
+    written = merge(folders, course_of(out), out, say)
     print(f"{out / GRADEBOOK}: {counted(written.submissions, 'submission')}")
     if written.waiting:
         waiting = counted(len(written.waiting), "submission")
@@ -55,7 +54,7 @@ def report_command(
     [dim]gradsync report week3[/]        all pages, the gradebook and the class page
     [dim]gradsync report week3/ada[/]    the page of one submission
     """
-    written = render_again(folder, find_course(carried=True), say)
+    written = render_again(folder, course_of(folder), say)
     submissions = counted(written.submissions, "submission")
     print(f"{folder}: {submissions}, {counted(written.pages, 'page')} rendered")
 
@@ -84,7 +83,7 @@ def export_command(
     [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
     [dim]gradsync export week3 --to gradescope --into grader.zip[/]  an autograder to upload
     """
-    exported = export(out, find_course(carried=True), to, into, os.environ, anyway=anyway)
+    exported = export(out, course_of(out), to, into, os.environ, anyway=anyway)
     for path in exported.paths:
         print(path)
     _show_left_out(exported)

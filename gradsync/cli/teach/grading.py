@@ -16,6 +16,7 @@ from gradsync.course.catalogue import find_course
 from gradsync.grading.classes.entries import entries_at, entry_of, only_of
 from gradsync.grading.classes.grade_class import Execution, grade_class
 from gradsync.grading.imports.bulk import unpacked
+from gradsync.grading.store import course_of
 from gradsync.ranks.sandbox import sandbox
 
 Submissions = Annotated[
@@ -106,7 +107,7 @@ def grade_command(
     [dim]gradsync grade class/ --phase 1 --only ada --out week3[/]  one submission of it
     [dim]gradsync grade class/ --phase 2 --add-phase --out week3[/]  points of another phase, too
     """
-    course = find_course(carried=True)
+    course = course_of(out)
     phases = course.phases_to_grade("hidden", phase)
     add = "--add-phase" if add_phase else ""
     command = repeated(add, phase=phase, out=out, keep=keep, unsafe=unsafe)

@@ -112,6 +112,7 @@ def grade_class(
     with store.locked():
         store.remove_leftovers()
         check_phases(store.phases(), phases, out, add=add_phase)
+        store.remember(course.root)
         if roster is not None:
             store.write(ROSTER, replacement(roster, out))
         store.update_facts(

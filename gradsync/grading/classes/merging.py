@@ -85,6 +85,7 @@ def merge(
         if older:
             warn(f"The latest of several grades counts for {listing(older)}.")
         _merge_tables(sources, target, warn)
+        target.remember(course.root)
         written = write_class(target, course)
         for warning in written.warnings:
             warn(warning)

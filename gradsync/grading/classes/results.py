@@ -24,7 +24,7 @@ from gradsync.class_records import (
     Result,
 )
 from gradsync.course.catalogue import Course
-from gradsync.course.settings import Settings, read_settings
+from gradsync.course.settings import SETTINGS_FILE, Settings, read_settings
 from gradsync.grading.classes.corrections import (
     days_charged,
     days_late,
@@ -79,6 +79,11 @@ class ClassReader:
         self._roster = roster_of(store.folder)
         path = store.folder / OVERRIDES
         self._overrides, self.warnings, problems = read_overrides(path, ids)
+        if store.course and store.course != course.root and not store.course.is_dir():
+            self.warnings.append(
+                f"These grades were made in {store.course}, which is gone. The title, the due time "
+                f"and the points of {course.root / SETTINGS_FILE} count now."
+            )
         self._facts = store.facts()
         self._by_person: dict[Person, list[str]] = {}  # names in overrides.csv
         self._max_points: dict[str, float] = {}  # by exercise

@@ -10,7 +10,7 @@ from small_course import write_course
 
 from gradsync.errors import UnusableInput
 from gradsync.grading.pages import render_again, write_class
-from gradsync.grading.store import GradeStore
+from gradsync.grading.store import GradeStore, course_of
 
 TESTS = [f"phase1/trainer::test_a_number_is_doubled[{most}]" for most in (10, 100)]
 OLD = '{"submission": "ada", "score": 1.0, "max_score": 1.0, "tests": [], "made_from": null}'
@@ -96,6 +96,32 @@ def test_one_submission_can_be_rendered_alone(folder):
     folder.render("ada")
 
     assert [name for name, page in pages.items() if page.stat().st_ino != before[name]] == ["ada"]
+
+
+def test_an_extension_is_on_the_learners_page(folder):
+    folder.render()
+    lines = ["id,name,email,days", "ada,Ada,ada@example.org,2"]
+    (folder.out / "roster.csv").write_text("\n".join(lines))
+    folder.render()
+
+    page = (folder.out / "ada" / "report.html").read_text()
+    assert "Granted for handing in: 2 more days." in page
+
+
+def test_the_settings_of_the_course_that_graded_count_in_any_folder(folder, tmp_path, monkeypatch):
+    GradeStore(folder.out).remember(folder.course.root)
+    monkeypatch.chdir(tmp_path)
+
+    assert course_of(folder.out).root == folder.course.root
+    assert course_of(folder.out / "ada").root == folder.course.root
+
+
+def test_a_course_that_is_gone_is_named(folder, tmp_path):
+    GradeStore(folder.out).remember(tmp_path / "moved")
+    folder.render()
+
+    [warning] = folder.warnings
+    assert f"made in {tmp_path / 'moved'}, which is gone" in warning
 
 
 @pytest.mark.parametrize(
