@@ -128,14 +128,16 @@ class Result:
     def first_code(self) -> str:
         """The code of the first mistake that costs points, or "".
 
-        Exercises that have full points after an override do not count. An unreadable submission
-        has no mistakes, because no test ran.
+        "unfinished" is the code only if nothing that was written is wrong. Exercises that have full
+        points after an override do not count. An unreadable submission has no mistakes, because no
+        test ran.
         """
         if self.status == "unreadable":
             return ""
         excused = {e.exercise for e in self.exercises if e.override and e.points >= e.max_points}
-        mistakes = (test for test in self.tests if test.exercise not in excused)
-        return next((test.diagnosis.code for test in mistakes if test.diagnosis), "")
+        wrong = [t for t in self.tests if t.diagnosis and not t.given and t.exercise not in excused]
+        wrong.sort(key=lambda test: test.status == "unfinished")
+        return next((test.diagnosis.code for test in wrong if test.diagnosis), "")
 
     @property
     def is_corrected(self) -> bool:

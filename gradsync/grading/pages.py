@@ -156,8 +156,9 @@ def _write_page(
 
 
 def _stamp(digest: str, result: Result | None) -> str:
-    """Return the digest of all that a page shows: the report, the name, and what corrects it."""
-    corrections = result.person.name if result and result.person else ""
+    """Return the digest of all that a page shows: the report, the person, and what corrects it."""
+    person = result.person if result else None
+    corrections = repr((person.name, person.due, person.days)) if person else ""
     if result is not None and result.is_corrected:
         exercises = [each for each in result.exercises if each.corrections or each.is_criterion]
         corrections += repr(

@@ -12,7 +12,7 @@ from gradsync.class_records import ClassResults, Result, ResultStatus, Similar
 from gradsync.records import Verdict
 from gradsync.reports import class_measures as measures
 from gradsync.reports.class_measures import FEWEST, Fences, fences, graded, percent, spread
-from gradsync.reports.corrections import charged_text
+from gradsync.reports.corrections import charged_text, extension_text
 from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.summary import Guide, guide, unimported
 from gradsync.reports.templating import template
@@ -33,7 +33,7 @@ def render(results: ClassResults, guides: Sequence[GuideText] = ()) -> str:
     """Return the results of a class as an HTML page, with the sections of the guides to read."""
     members = graded(results.results)
     scores = [percent(result) for result in members]
-    times = [result.seconds for result in results.results if result.seconds is not None]
+    times = [result.seconds for result in members if result.seconds is not None]
     time = spread(times)
     score_limits = fences(scores, _NARROWEST_SCORES)
     narrowest = max(_NARROWEST_TIME * time.median, _NARROWEST_SECONDS) if time else 0.0
@@ -223,7 +223,7 @@ class Row:
 
     @property
     def remarks(self) -> str:
-        """Further facts: unusual values, attempts, overrides, lateness and notes."""
+        """Further facts: unusual values, attempts, overrides, lateness, extension and notes."""
         result, facts = self.result, self.result.facts
         parts = [*self.unusual]
         if facts.attempts > 1:
@@ -232,6 +232,8 @@ class Row:
             parts.append(counted(self.overrides, "override"))
         if result.points_lost > 0:
             parts.append(f"late: {self.charged}")
+        if granted := extension_text(result.person):
+            parts.append(f"granted: {granted}")
         parts += ["graded without a sandbox"] * (not result.sandboxed)
         return ", ".join([*parts, *facts.notes])
 

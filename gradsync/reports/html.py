@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from gradsync.class_records import Result
 from gradsync.records import Report
 from gradsync.reports import summary
+from gradsync.reports.corrections import extension_text
 from gradsync.reports.excerpts import excerpt
 from gradsync.reports.guide_sections import GuideText, sections
 from gradsync.reports.templating import template
@@ -50,6 +51,7 @@ def render(
         report=report,
         name=result.person.name if result and result.person else report.submission,
         corrected=corrected,
+        granted=extension_text(result.person if result else None),
         by_staff={each.exercise: each for each in corrected.exercises if each.override}
         if corrected
         else {},

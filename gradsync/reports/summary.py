@@ -57,6 +57,12 @@ class Exercise(Verdicts):
         return tuple(dict.fromkeys(name for verdict in self.verdicts for name in verdict.given))
 
     @property
+    def is_right_with_ours(self) -> bool:
+        """Whether it has all points, though some of them only with our functions for others."""
+        failed = [verdict for verdict in self.verdicts if verdict.status != "passed"]
+        return bool(failed) and all(verdict.given for verdict in failed)
+
+    @property
     def status(self) -> Status:
         """The status of the whole exercise: mistakes first, then unfinished parts."""
         statuses = [verdict.status for verdict in self.verdicts]

@@ -16,6 +16,7 @@ from gradsync.reports.summary import (
     Exercise,
     Problem,
     by_file,
+    exercises,
     guide,
     hint_command,
     paragraphs,
@@ -27,7 +28,7 @@ from gradsync.reports.summary import (
     visible_standing,
 )
 from gradsync.reports.text import amount, blocks, printable
-from gradsync.text import counted, ranks_text
+from gradsync.text import counted, listed, ranks_text
 
 LONGEST_MESSAGE = 1200  # characters; report.html has the complete message
 LONGEST_ALONE = 100_000  # if there is no report.html
@@ -117,7 +118,8 @@ def _table(report: Report, with_points: bool) -> RenderableType:
     for file, members in by_file(report).items():
         table.add_row("", Text(printable(file), style="dim"))
         for exercise in members:
-            mark, style = MARKS.get(exercise.status, WRONG)
+            status = "passed" if exercise.is_right_with_ours else exercise.status
+            mark, style = MARKS.get(status, WRONG)
             points = [amount(exercise.points), f"/ {amount(exercise.max_points)}"]
             table.add_row(
                 Text(mark, style=style),
@@ -129,14 +131,15 @@ def _table(report: Report, with_points: bool) -> RenderableType:
 
 
 def _codes(report: Report) -> dict[str, str]:
-    """Return, for each exercise, the code of its first problem, or "to write"."""
+    """Return, for each exercise, the code of its first problem, "to write", or what is ours."""
     codes = {exercise.id: "to write" for exercise in unfinished(report)}
     for problem in reversed(problems(report)):
         diagnosis, status = problem.first.diagnosis, problem.first.status
         codes |= dict.fromkeys(
             problem.exercises, printable(diagnosis.code) if diagnosis else status
         )
-    return codes
+    right = [exercise for exercise in exercises(report) if exercise.is_right_with_ours]
+    return codes | {exercise.id: f"with our {listed(exercise.given)}" for exercise in right}
 
 
 def _problem(problem: Problem, with_points: bool) -> Iterator[RenderableType]:

@@ -42,9 +42,10 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
 def _row(result: Result) -> list[str]:
     person = result.person
     own = result.facts.key_in("canvas")
-    if person is None:
-        return [cell(result.submission), own, "", "", "", sheets.score_cell(result)]
-    known = (person.name or result.submission, own, person.id, person.email, person.section)
+    name = person.name if person and person.name else result.submission
+    # With the ID, further ones could only contradict it: a roster's id need not be that of the SIS.
+    others = ("", "") if own or person is None else (person.id, person.email)
+    known = (name, own, *others, person.section if person else "")
     return [*map(cell, known), sheets.score_cell(result)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import pairwise
 
 import pytest
@@ -176,6 +177,15 @@ def test_overrides_and_lateness_have_tables():
     assert "ada phase1/average_gradients 8 The line was right. Noether" in seen.text
     assert "ada 1.5 2 days, 20 points" in seen.text
     assert "1 override, late: 2 days, 20 points" in seen.text
+
+
+def test_an_extension_is_named():
+    due = datetime(2026, 11, 2, 23, 59, tzinfo=timezone.utc)
+    person = Person("a1", "Ada", due=due, days=1.0)
+
+    seen = shown(class_of(result("ada", person=person)))
+
+    assert "granted: due 2026-11-02 23:59+00:00, 1 more day" in seen.text
 
 
 def test_a_person_is_asked_to_look_at_everything_that_was_read_with_a_doubt():

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
+from class_samples import outcome, result
 from report_samples import SUM_NOT_MEAN, report, verdict
 from small_course import write_course
 
@@ -61,6 +62,15 @@ def test_a_result_has_the_points_of_each_exercise_and_the_first_mistake(folder):
     ]
     assert ada.first_code == "sum-not-mean"
     assert ada.folder == "ada"
+
+
+def test_an_unwritten_part_is_the_first_mistake_only_without_another_one():
+    todo = outcome("phase1/average_gradients", 0, 8, "unfinished", "unfinished")
+    follower = outcome("phase1/train_step", 8, 8, "sum-not-mean", given=("average_gradients",))
+    wrong = outcome("phase1/evaluate", 0, 8, "mean-of-means")
+
+    assert result("ada", todo, follower, wrong).first_code == "mean-of-means"
+    assert result("ada", todo, follower).first_code == "unfinished"
 
 
 def test_the_class_has_the_exercises_of_the_course_that_were_graded(folder):

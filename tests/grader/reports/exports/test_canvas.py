@@ -119,6 +119,13 @@ def test_the_id_of_a_download_finds_a_learner_and_fills_the_column():
     assert [row[5] for row in learners] == ["1", "2", ""]
 
 
+def test_an_id_of_a_download_is_not_contradicted_by_that_of_a_roster():
+    known = [replace(LATE, facts=Facts("", "", key="77", platform="canvas"))]
+
+    _, _, [row] = canvas(render(replace(CLASS, results=known)).text)
+    assert row[1:4] == ["77", "", ""]
+
+
 def test_scores_are_scaled_to_the_points_of_the_assignment():
     sheet = render(CLASS, DOWNLOADED.replace("10.0,5.0", "100,5.0"))
 
