@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,7 @@ def _surroundings(launcher: LauncherName | None) -> dict[str, Any]:
         "path": tuple(entry or str(Path.cwd()) for entry in sys.path),
         "cwd": None if in_sandbox else Path.cwd(),
         "environ": rank_environ(bare=in_sandbox),
+        "authkey": None if in_sandbox else bytes(current_process().authkey),
     }
 
 

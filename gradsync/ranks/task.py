@@ -21,7 +21,7 @@ from gradsync.ranks.protocol.events import MAX_RANKS
 from gradsync.ranks.protocol.faults import Fault
 from gradsync.ranks.protocol.user_files import is_users
 from gradsync.ranks.protocol.wire import MAX_TASK
-from gradsync.text import listed
+from gradsync.text import full_stop, listed
 
 RESERVED = {"rank", "world_size"}
 _packing: ContextVar[_Packing] = ContextVar("packing")
@@ -46,6 +46,7 @@ class Task:
     readable: tuple[Path, ...] = ()  # further folders that ranks in a sandbox can read
     cwd: Path | None = None  # None: a private temporary folder
     environ: Mapping[str, str] | None = None  # None: the environment of the launcher
+    authkey: bytes | None = None  # of this process: with it, proxies of its managers work
     process_group: bool = True  # start the default group before calling the function
     backend: str = "gloo"  # of the default group
     timeout: float = 60.0  # seconds; a deadlock is found much sooner
@@ -112,8 +113,10 @@ class Task:
             except pickles.UNPICKLABLE as error:
                 names = (name for name, value in self.inputs.items() if not pickles.fits(value))
                 culprit = next((f"the input {name!r}" for name in names), _name(self.function))
-                text = f"{culprit} can't be sent to other processes: {error}"
-                raise TypeError(text) from None
+                raise TypeError(
+                    f"{culprit} can't be sent to other processes: {full_stop(str(error))} Make it "
+                    "on the rank; run_ranks returns what the function returns on each rank."
+                ) from None
         if len(data) > MAX_TASK:
             raise ValueError(
                 f"the inputs have {len(data):,} bytes: at most {MAX_TASK:,} can be sent to a rank"
@@ -132,6 +135,7 @@ class Task:
             "substitutes": dict(self.substitutes),
             "roots": [str(root) for root in self.roots],
             "path": list(self.path),
+            "authkey": self.authkey and self.authkey.hex(),
             "process_group": self.process_group,
             "backend": self.backend,
             "seed": self._seed_of(rank),

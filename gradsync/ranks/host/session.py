@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,7 @@ class Session:
             "directory": str(self._directory),
             "cwd": str(Path.cwd()),
             "environ": {**rank_environ(), "MPLBACKEND": BACKEND},
+            "authkey": current_process().authkey.hex(),
             "path": [entry or str(Path.cwd()) for entry in sys.path],
             "seed": random.SystemRandom().getrandbits(32),
             "began": self._began,

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing import current_process
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -130,6 +131,8 @@ def _settle(setup: dict[str, Any]) -> None:
     """Set up this process as if the user had started it."""
     if setup["environ"] is not None:
         _be_in(setup["environ"])
+    if setup["authkey"]:
+        current_process().authkey = bytes.fromhex(setup["authkey"])
     os.environ.setdefault("HOME", setup["directory"])
     sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     if len(setup["directory"]) <= MAX_TMPDIR:

@@ -34,7 +34,7 @@ _at_work = threading.Lock()  # cloudpickle has one registry for all threads
 _libraries: dict[str, ModuleType] = {}  # modules that are never sent
 
 
-UNPICKLABLE = (TypeError, ValueError, AttributeError, pickle.PicklingError)
+UNPICKLABLE = (TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError)
 
 
 def fits(value: Any) -> bool:
@@ -50,7 +50,8 @@ def pack(function: Callable[..., Any], inputs: dict[str, Any]) -> bytes:
     """Pickle both, with the helpers in the function's module.
 
     Raises:
-        TypeError, ValueError, AttributeError, pickle.PicklingError: something can't be pickled.
+        TypeError, ValueError, AttributeError, RuntimeError, pickle.PicklingError: something can't
+            be pickled. A lock or queue of multiprocessing raises RuntimeError.
     """
     pickled = io.BytesIO()
     with _at_work, _by_value(_sent_modules(function)):

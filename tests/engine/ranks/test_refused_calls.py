@@ -1,5 +1,7 @@
 """Functions, inputs and values that can't be used on ranks are refused with a reason."""
 
+import multiprocessing
+import queue
 import re
 import threading
 
@@ -68,9 +70,10 @@ def test_a_parameter_without_an_input_is_refused():
         run_ranks(lambda rank, scale: rank * scale, 1)
 
 
-def test_an_input_that_can_not_be_pickled_is_refused():
-    with pytest.raises(TypeError, match="the input 'lock' can't be sent to other processes"):
-        run_ranks(lambda size, lock: [size, lock], 1, size=1, lock=threading.Lock())
+@pytest.mark.parametrize("make", [threading.Lock, queue.Queue, multiprocessing.Queue])
+def test_an_input_that_can_not_be_pickled_is_refused(make):
+    with pytest.raises(TypeError, match=r"the input 'given' can't be sent .*run_ranks returns"):
+        run_ranks(lambda size, given: [size, given], 1, size=1, given=make())
 
 
 def test_inputs_beyond_the_limit_are_refused(monkeypatch):

@@ -1,6 +1,7 @@
 """A function on N ranks: inputs, return values and output."""
 
 import functools
+import multiprocessing
 import os
 import random
 import subprocess
@@ -25,6 +26,18 @@ def sum_over_ranks(rank, scale=1):
     tensor = torch.tensor([float(rank * scale)])
     dist.all_reduce(tensor)
     return tensor.item()
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_proxies_of_a_manager_work_on_the_ranks(launcher):
+    def function(rank, sums):
+        sums[rank] = sum_over_ranks(rank)
+
+    with multiprocessing.Manager() as manager:
+        sums = manager.dict()
+        run_ranks(function, 2, launcher=launcher, sums=sums)
+
+        assert dict(sums) == {0: 1.0, 1: 1.0}
 
 
 def test_ranks_start_although_the_callers_standard_streams_are_closed(tmp_path):
