@@ -18,6 +18,7 @@ PARTS = (
     "commands",
     "tricks",
     "engines",
+    "torchrun",
     "peers",
     "deadlock",
     "loading",
