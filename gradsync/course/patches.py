@@ -6,6 +6,7 @@ solution was reformatted or a comment was rewritten.
 
 from __future__ import annotations
 
+import functools
 import io
 import re
 import tokenize
@@ -25,7 +26,7 @@ def patched(source: str, old: str, new: str) -> str:
     Raises:
         ValueError: `old` is not found exactly once.
     """
-    code = list(_TOKEN.finditer(_blanked(source)))
+    code = _code(source)
     wanted = _TOKEN.findall(_COMMENT.sub("", old))
     words = [token.group() for token in code]
     starts = [
@@ -42,12 +43,13 @@ def patched(source: str, old: str, new: str) -> str:
     return source[:begin] + new.strip("\n") + source[code[starts[0] + len(wanted) - 1].end() :]
 
 
-def _blanked(source: str) -> str:
-    """Return the source with spaces in place of its comments, so all positions stay the same."""
+@functools.lru_cache(maxsize=32)  # most patches are of the same few files
+def _code(source: str) -> list[re.Match[str]]:
+    """Return the tokens of a source without its comments, at their places in it."""
     lines = source.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             (row, first), (_, last) = token.start, token.end
             text = lines[row - 1]
             lines[row - 1] = text[:first] + " " * (last - first) + text[last:]
-    return "".join(lines)
+    return list(_TOKEN.finditer("".join(lines)))
