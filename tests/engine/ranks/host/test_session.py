@@ -12,7 +12,7 @@ from processes import eventually, linux_only
 from gradsync.ranks import get_launcher, run_ranks
 from gradsync.ranks.host.session import Session
 
-AT_ONCE = 5.0  # seconds: on a busy machine, but before any time limit
+AT_ONCE = 30.0  # seconds, even on a very busy machine; undetected, it would take minutes
 SETUP = """
 import os, signal, threading, time
 import torch, torch.distributed as dist
@@ -531,7 +531,7 @@ def test_a_session_outlives_the_process_that_other_ranks_are_forked_from(run):
     began = time.monotonic()
     get_launcher().close()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < AT_ONCE
     assert shown(run("kept")) == ["0", "10", "20"]
 
 
