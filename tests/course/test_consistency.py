@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from quick_part import drawn
 
 from gradsync.course.catalogue import Course, CourseError, find_course
 from gradsync.course.guides import exercise_sizes, guides, with_sizes
@@ -15,6 +16,7 @@ from gradsync.grading.grade import grade
 COURSE = find_course(Path(__file__).parent)
 TODO = re.compile(r"""raise NotImplementedError\(["'](phase\d/\w+)["']\)""")
 PHASES = COURSE.graded_phases("hidden")
+SUITES = [f"{audience}/{phase}" for audience in ("visible", "hidden") for phase in PHASES]
 
 
 def test_the_committed_templates_are_up_to_date():
@@ -94,9 +96,9 @@ def test_a_guide_can_be_read_in_an_evening(phase):
     assert len(words) <= (4500 if phase == PHASES[0] else 5500)
 
 
-@pytest.mark.parametrize("audience", ["visible", "hidden"])
-@pytest.mark.parametrize("phase", PHASES)
-def test_the_solution_passes_every_test(audience, phase):
+@pytest.mark.parametrize("suite", drawn({s: [s.partition("/")[0]] for s in SUITES}))
+def test_the_solution_passes_every_test(suite):
+    audience, phase = suite.split("/")
     report = grade(reference(COURSE), COURSE, phases=[phase], seed=11, audience=audience)
 
     assert [verdict for verdict in report.verdicts if verdict.status != "passed"] == []
@@ -104,9 +106,9 @@ def test_the_solution_passes_every_test(audience, phase):
     assert audience == "visible" or report.max_score == pytest.approx(100)
 
 
-@pytest.mark.parametrize("audience", ["visible", pytest.param("hidden", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("phase", PHASES)
-def test_every_test_finds_the_template_unfinished(audience, phase):
+@pytest.mark.parametrize("suite", drawn(dict.fromkeys(SUITES, ("a suite",))))
+def test_every_test_finds_the_template_unfinished(suite):
+    audience, phase = suite.split("/")
     report = grade(untouched(COURSE), COURSE, phases=[phase], seed=11, audience=audience)
 
     assert [verdict for verdict in report.verdicts if verdict.status != "unfinished"] == []

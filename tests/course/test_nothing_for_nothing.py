@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from quick_part import drawn
 
 from gradsync.course.catalogue import find_course
 from gradsync.course.known_submissions import untouched
@@ -11,6 +12,7 @@ from gradsync.grading.grade import grade
 from gradsync.submission import Submission
 
 COURSE = find_course(Path(__file__).parent)
+PHASES = COURSE.graded_phases("hidden")
 NAMES = "dataset num_replicas rank RANK WORLD_SIZE LOCAL_RANK MASTER_PORT SLURM_PROCID SLURM_NTASKS"
 EMPTIEST = {  # annotated return type -> an empty answer; otherwise None
     "int": "0",
@@ -62,7 +64,7 @@ THAT_REFUSE = [
     "phase2/ColumnParallelLinear",
 ]
 SAMPLER = "phase1/PaddedDistributedSampler"
-LOOKALIKES = [  # the exercise, the function and its new body
+_LOOKALIKES = [  # the exercise, the function and its new body
     (SAMPLER, "__iter__", "return iter([0] * 9)"),
     (SAMPLER, "__iter__", "return iter(range(9))"),
     (SAMPLER, "__iter__", "while True: yield 0"),
@@ -83,6 +85,7 @@ LOOKALIKES = [  # the exercise, the function and its new body
         "'val_loss': 1.0, 'val_accuracy': 0.5} for k in range(epochs)]",
     ),
 ]
+LOOKALIKES = {f"{each[0]}: {each[2]}"[:60]: each for each in _LOOKALIKES}
 SLOW = "handwritten_digits"  # a test with slow imports, which would evaluate an untrained model
 
 
@@ -107,7 +110,7 @@ def earned(submission, phase, **options):
     return [v.id for v in report.verdicts if v.points or v.status == "passed"], len(report.verdicts)
 
 
-@pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
+@pytest.mark.parametrize("phase", drawn(dict.fromkeys(PHASES, ("a phase",))))
 def test_functions_that_do_nothing_earn_nothing(phase):
     stub = with_bodies(lambda _: "return None")
 
@@ -118,7 +121,7 @@ def test_functions_that_do_nothing_earn_nothing(phase):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", COURSE.graded_phases("hidden"))
+@pytest.mark.parametrize("phase", PHASES)
 def test_an_empty_file_is_reported_in_every_test(phase):
     empty = Submission("empty", dict.fromkeys(untouched(COURSE).files, b""))
 
@@ -136,13 +139,12 @@ STUBS = {  # what each function does, and the exercises
     "returns a constant": (CONSTANTS, WITH_CONSTANTS),
     "raises": (None, THAT_REFUSE),
 }
+STUBBED = {f"{does}: {each}": [does] for does, (_, every) in STUBS.items() for each in every}
 
 
-@pytest.mark.parametrize(
-    ("does", "exercise"),
-    [(does, exercise) for does, (_, exercises) in STUBS.items() for exercise in exercises],
-)
-def test_an_answer_of_the_right_type_earns_nothing(does, exercise):
+@pytest.mark.parametrize("case", drawn(STUBBED))
+def test_an_answer_of_the_right_type_earns_nothing(case):
+    does, exercise = case.split(": ")
     values, _ = STUBS[does]
     stub = with_bodies(
         lambda node: (
@@ -168,10 +170,9 @@ def test_endless_iterators_earn_nothing_and_do_not_hang(exercise):
     assert [v.id for v in report.verdicts if v.status == "timeout"] == []
 
 
-@pytest.mark.parametrize(
-    ("exercise", "function", "body"), LOOKALIKES, ids=[f"{e}: {b}"[:60] for e, _, b in LOOKALIKES]
-)
-def test_a_constant_that_looks_like_an_answer_earns_nothing(exercise, function, body):
+@pytest.mark.parametrize("case", drawn(dict.fromkeys(LOOKALIKES, ("a constant",))))
+def test_a_constant_that_looks_like_an_answer_earns_nothing(case):
+    exercise, function, body = LOOKALIKES[case]
     stub = with_bodies(lambda node: body if node.name == function else "return None")
     options = [f"-k=not {SLOW}"]
 

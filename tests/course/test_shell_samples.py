@@ -45,7 +45,7 @@ SOLVED = {  # the phases that are solved in a copy for self-study
     **{f"phase{number}/GUIDELINES.md": number for number in (1, 2, 3)},
 }  # fmt: skip
 CLASS = {"docs/classes.md", "docs/grading.md", "docs/teaching.md", "help to teach"}
-QUICK = {"docs/grading.md", "docs/review.md", "docs/teaching.md"}
+QUICK = {"docs/review.md", "docs/teaching.md"}
 SHEETS = {
     "roster.csv": """id,name,email
 9100,Ada Lovelace,ada@example.org

@@ -13,7 +13,7 @@ def pytest_configure(config):
     examples = config.getoption("--examples")
     hypothesis.settings.register_profile(
         "fuzz",
-        max_examples=examples or 100,  # 100 is Hypothesis's default: other tests use it too
+        max_examples=examples or 50,  # other tests use it too
         derandomize=examples is None,
         deadline=None,
         database=None,
