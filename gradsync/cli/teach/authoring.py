@@ -12,6 +12,7 @@ from gradsync.course.catalogue import find_course
 from gradsync.course.guides import guides
 from gradsync.course.release.publish import publish
 from gradsync.course.templates import templates
+from gradsync.submission.contents import listing
 from gradsync.text import counted, listed
 
 
@@ -40,6 +41,8 @@ def release_command(
     published = publish(course, out, chosen, archive=archive, self_study=self_study)
     show_change(out, published.change)
     print(f"{out}: {listed(published.phases)}, {counted(published.count, 'file')}")
+    if published.edited:
+        print(f"As you edited them in this course: {listing(published.edited)}")
     if published.archive is not None:
         print(published.archive)
 

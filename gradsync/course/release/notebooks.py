@@ -45,8 +45,10 @@ def notebooks(course: Course, phases: Sequence[str]) -> dict[str, bytes]:
             modules |= set(_IMPORT.findall(code))
     for name in _with_imports(course.root / FOLDER, modules):
         found[f"{FOLDER}/{name}.py"] = (course.root / FOLDER / f"{name}.py").read_bytes()
+    source = course.root / SOURCE
     for phase in phases:
-        for path in sorted((course.root / SOURCE / phase).glob("*.ipynb")):
+        copies = (course.root / EXERCISES).glob(f"{phase}.ipynb")  # of a copy by `gradsync start`
+        for path in sorted((source / phase).glob("*.ipynb") if source.is_dir() else copies):
             exercises = _cleared(_read(path), phase)
             found[f"{EXERCISES}/{path.name}"] = notebook_text(exercises).encode()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Published:
     count: int  # of its files
     change: Change
     archive: Path | None  # if one was written
+    edited: tuple[str, ...] = ()  # files that staff edited in a copy by `gradsync start`
 
 
 def publish(
@@ -35,7 +37,7 @@ def publish(
     """Write the learners' copy of a course to `out`, or update the one that is there.
 
     Args:
-        course: the course with its solutions and hidden tests.
+        course: the course with its solutions: a checkout, or a copy by `gradsync start`.
         out: the folder of the release.
         last: the last phase of the release, such as "phase1"; None takes all phases. Phases that
             are already in the folder are kept.
@@ -43,7 +45,7 @@ def publish(
         self_study: add the solutions and the hidden tests.
 
     Raises:
-        CourseError: this is itself a learners' copy, or a part of the course is missing.
+        CourseError: this is a learners' copy, or a part of the course is missing.
         UnusableInput: `out` has other files, or is a release of the other kind.
         OSError: `out` can't be written to.
     """
@@ -68,14 +70,27 @@ def publish(
         written = out.with_name(f"{out.name}.zip")
         named = {f"{out.name}/{path}": content for path, content in sorted(whole.items())}
         write_whole(written, zipped(named))
-    return Published(phases, len(files), change, written)
+    return Published(phases, len(files), change, written, _edited(course, files))
+
+
+def _edited(course: Course, files: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the files that are released as staff edited them in a copy of the course."""
+    manifest = read_manifest(course.root) if course.is_release else None
+    known = manifest.files if manifest else {}
+    return tuple(
+        path
+        for path, content in files.items()
+        if path in known
+        and digest(content) not in known[path]
+        and (course.root / path).read_bytes() == content  # not a text that each release has anew
+    )
 
 
 def _check(course: Course, out: Path) -> None:
-    if course.is_release:
+    if course.is_release and not (course.root / "solutions").is_dir():
         raise CourseError(
-            f"{course.root} is itself a learners' copy. Run `gradsync release` in the folder of "
-            "the complete course."
+            f"{course.root} is a learners' copy, without solutions. Run `gradsync release` in the "
+            "folder of the complete course, such as `gradsync start` makes it."
         )
     target, root = out.resolve(), course.root.resolve()
     if target == root or root.is_relative_to(target):

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from learners_copy import write_whole_course
@@ -124,7 +125,7 @@ def test_grading_in_the_copy_points_to_check(copy, arguments):
     ("arguments", "reason"),
     [
         (("templates",), "has no solution from which to make phase1/template_trainer.py"),
-        (("release", "again"), "is itself a learners' copy"),
+        (("release", "again"), "is a learners' copy, without solutions"),
     ],
 )
 def test_commands_for_authors_say_why_they_do_not_work_in_the_copy(copy, arguments, reason):
@@ -182,6 +183,26 @@ def test_a_copy_for_self_study_has_hidden_tests_and_solutions(course, own, copy)
 
 
 @pytest.mark.slow
+def test_a_copy_for_self_study_releases_the_copy_for_learners(course, own, copy, tmp_path):
+    """So a lecturer needs no clone to hand out a title, a due time or a test of their own."""
+    (own / "phase1/template_trainer.py").write_text("an answer of the lecturer")
+    (own / "course.toml").write_text('[course]\ntitle = "Week 3"')
+
+    done = gradsync(own, "release", tmp_path / "from_own")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "As you edited them in this course: course.toml\n" in done.stdout
+    (course.root / "course.toml").write_text('[course]\ntitle = "Week 3"')
+    assert gradsync(course.root, "release", copy).returncode == 0
+    first, second = (
+        {path.relative_to(top): path.read_bytes() for path in top.rglob("*") if path.is_file()}
+        for top in (tmp_path / "from_own", copy)
+    )
+    for files in (first, second):
+        del files[Path(".gradsync-release.json")]  # an update's has the former versions, too
+    assert first == second
+
+
 def test_check_all_ticks_only_what_the_hidden_tests_pass_too(own):
     # The visible test asks for twice 2, the hidden ones for other numbers, too.
     written(own, "return same(number) + 2")
