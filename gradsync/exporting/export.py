@@ -198,7 +198,7 @@ def _feedback(
         UnusableInput: no report can be returned this way.
     """
     made = render(data, lambda result: store.read_text(f"{result.folder}/{PAGE}") or "")
-    if len(made.left_out) == sum(bool(r.folder) and r.score is not None for r in data.results):
+    if not made.count:
         raise UnusableInput(f"No report can be returned this way: each needs {needed}.")
     write_whole(path, made.content)
     return Exported((path,), without_address=made.left_out, needed=needed)

@@ -36,6 +36,7 @@ class Feedback:
     """The content of a file with reports, and the submissions that have none in it."""
 
     content: bytes
+    count: int  # of the reports in it
     left_out: tuple[str, ...]
 
 
@@ -53,17 +54,17 @@ def moodle_feedback(data: ClassResults, page_of: Pages) -> Feedback:
 
 
 def mailbox(data: ClassResults, page_of: Pages) -> Feedback:
-    """Return an mbox with a message for each learner who has an address in the roster."""
+    """Return an mbox with a message for each score whose learner has an address in the roster."""
     messages, left_out = [], []
     for result in data.results:
-        if not result.folder or result.score is None:
+        if result.score is None:
             continue
         if result.person is None or not result.person.email:
-            left_out.append(result.submission)
+            left_out.append(_named(result))
             continue
-        message = _message(data.title, result, page_of(result))
+        message = _message(data.title, result, page_of(result) if result.folder else "")
         messages.append(START + message.as_bytes(policy=MAILBOX) + b"\n")
-    return Feedback(b"".join(messages), tuple(left_out))
+    return Feedback(b"".join(messages), len(messages), tuple(left_out))
 
 
 def _message(title: str, result: Result, page: str) -> EmailMessage:
@@ -79,9 +80,11 @@ def _message(title: str, result: Result, page: str) -> EmailMessage:
         for line in lines_of(result)
     ]
     parts = [f"Hello {name},", f"you have {score}.", summary_of(result), "\n".join(points)]
-    parts += [next_step(result), "The attached report explains each test. Open it in a browser."]
+    attached = "The attached report explains each test. Open it in a browser." * bool(page)
+    parts += [next_step(result), attached]
     message.set_content("\n\n".join(filter(None, parts)) + "\n", cte="quoted-printable")
-    message.add_attachment(page, subtype="html", filename=PAGE, cte="base64")
+    if page:
+        message.add_attachment(page, subtype="html", filename=PAGE, cte="base64")
     return message
 
 
@@ -93,13 +96,19 @@ def _zip(
     files: dict[str, bytes] = {}
     left_out = []
     for result in data.results:
-        if not result.folder or result.score is None:
+        if result.score is None:
             continue
-        found = dict(files_of(result, page_of(result)))
+        found = dict(files_of(result, page_of(result))) if result.folder else {}
         files |= found
         if not found:
-            left_out.append(result.submission)
-    return Feedback(zipped(files), tuple(left_out))
+            left_out.append(_named(result))
+    return Feedback(zipped(files), len(files), tuple(left_out))
+
+
+def _named(result: Result) -> str:
+    """Return a result's name; that of a person who handed in nothing is only an id."""
+    absent = result.person if not result.folder else None
+    return absent.label if absent else result.submission
 
 
 def _in_canvas(result: Result, page: str) -> Iterator[tuple[str, bytes]]:

@@ -96,6 +96,22 @@ def test_a_mailbox_has_a_message_with_the_report_for_each_address(tmp_path):
     assert report.get_payload(decode=True).decode().strip() == page_of(GRADED[0])
 
 
+def test_who_has_a_score_but_handed_in_nothing_gets_a_message_without_a_report():
+    """Such as the member of a group for whom another one handed in."""
+    override = Override("7", "total", 8.0, "Group of a", "Kim")
+    member = replace(MISSING, score=8.0, max_score=10.0, total=(override,))
+    data = replace(CLASS, results=(member,))
+
+    sent = mailbox(data, page_of)
+    said = sent.content.decode()
+
+    assert (sent.count, sent.left_out) == (1, ())
+    assert "you have 8 of 10 points." in said
+    assert "Kim set the points to 8: Group of a." in said
+    assert "report" not in said
+    assert canvas_feedback(data, page_of).left_out == (MISSING.person.label,)
+
+
 def test_mail_and_comments_have_what_staff_wrote():
     override = Override("a", "phase1/evaluate", 3.0, "unclear", "Kim")
     exercises = (
