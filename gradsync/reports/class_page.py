@@ -93,14 +93,14 @@ def _doubtful(every: Sequence[Row]) -> Iterator[Doubtful]:
             {row.key: unimported(row.result.tests) for row in graded},
         ),
         (
-            "Read in part",
-            "These files have no points. Ask for them again, or correct them and grade again.",
-            {row.key: _notes(row, "refused: ") + _notes(row, "unreadable: ") for row in graded},
-        ),
-        (
-            "Whole phases are missing",
-            "Nothing was handed in for a phase that others were graded on.",
-            {row.key: [n for n in _notes(row, "missing: ") if "/" not in n] for row in graded},
+            "Missing or unread files",
+            "They have no points. Ask for them again, or correct them and grade again.",
+            {
+                row.key: [f"no {name}" for name in _notes(row, "missing: ")]
+                + _notes(row, "refused: ")
+                + _notes(row, "unreadable: ")
+                for row in graded
+            },
         ),
         (
             "Read with a doubt",

@@ -284,12 +284,14 @@ def _notes(contents: Contents, found: Mapping[str, Candidate], phases: Sequence[
     stems = (plain(file.removeprefix("template_").removesuffix(".py")) for _, file in missing)
     similar = f"({'|'.join(stems)}).*\\.py.*"
     packed = "|".join(map(re.escape, PACKED))
+    told: set[str] = set()
     for ending, advice in (r"\.ipynb", NO_NOTEBOOKS), (packed, REPACK), (similar, RENAME):
         if missing and (others := contents.instead(gone, ending)):
+            told |= others
             notes.append(f"refused: {listing(others)}{advice}")
     for refusal in dict.fromkeys(refused_files(found).values()):
         notes.append(f"refused: {refusal}")
-    if meddlers := contents.meddlers({each.place.top for each in found.values()}):
+    if meddlers := contents.meddlers({each.place.top for each in found.values()}) - told:
         notes.append(f"ignored: {listing(meddlers)} (only the course's files count)")
     archives = {name for name in contents.others if name.lower().endswith(PACKED)}
     if not missing and (archives := {name for name in archives if "/" not in name}):
