@@ -11,7 +11,8 @@ def correction_text(override: Override) -> str:
     """Return a sentence on a correction or a comment of staff."""
     what = "wrote" if override.points is None else f"set the points to {amount(override.points)}"
     test = f" of {override.exercise.rpartition('::')[2]}" if "::" in override.exercise else ""
-    return full_stop(printable(f"{override.by} {what}{test}: {override.reason}"))
+    parts = (f"{override.by} {what}{test}", override.reason)  # points of a rubric may lack a reason
+    return full_stop(printable(": ".join(filter(None, parts))))
 
 
 def extension_text(person: Person | None) -> str:

@@ -84,4 +84,5 @@ def _row(result: Result, phases: Sequence[str], exercises: Sequence[str]) -> dic
 def override_text(override: Override) -> str:
     """Return an override in one line: the exercise, the points, the author and the reason."""
     points = "comment" if override.points is None else amount(override.points)
-    return f"{override.exercise}: {points} by {override.by}: {override.reason}"
+    parts = (override.exercise, f"{points} by {override.by}", override.reason)
+    return ": ".join(filter(None, parts))

@@ -8,7 +8,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 
-from gradsync.class_records import TOTAL, Override, Person, Result
+from gradsync.class_records import RUBRIC, TOTAL, Override, Person, Result
 from gradsync.course.settings import LateRules
 from gradsync.grading.classes.tables import Row, TableError, read_table
 from gradsync.reports.text import csv_text
@@ -65,15 +65,17 @@ def read_overrides(
 def _override(
     row: Row, exercises: Mapping[str, Sequence[str]], warnings: list[str]
 ) -> Override | None:
-    if empty := [repr(column) for column in NEEDED if not row[column]]:
+    name = row["exercise"] or TOTAL
+    meant = [name] if name == TOTAL or "::" in name else exercises.get(name, ())
+    by_hand = any(each.startswith(f"{RUBRIC}/") for each in meant)  # such points correct nothing
+    needed = [each for each in NEEDED if each != "reason" or not (by_hand and row["points"])]
+    if empty := [repr(column) for column in needed if not row[column]]:
         raise row.error(f"the value of {listed(empty)} is missing")
     if row["points"].startswith("+"):
         raise row.error(f"points replace those of the tests, so write the sum, not {row['points']}")
     points = row.number("points") if row["points"] else None
     if points is not None and points < 0:
         raise row.error(f"points must not be negative, but they are {row['points']}")
-    name = row["exercise"] or TOTAL
-    meant = [name] if name == TOTAL or "::" in name else exercises.get(name, ())
     if len(meant) != 1:
         problem = f"several exercises {name!r}: write {listed(meant, 'or')}"
         if not meant:

@@ -232,7 +232,7 @@ def test_criteria_that_staff_grade_by_hand_are_lines_of_their_own(folder):
     folder.grade("bob", points=1.0, most=4.0)
     folder.grade("carl", points=1.0, most=4.0)
     folder.settings("[rubric]", "style = 5")
-    folder.write("overrides.csv", HEADER, "ada,style,4,clear names,Kim", "carl,total,7,oral,Kim")
+    folder.write("overrides.csv", HEADER, "ada,style,4,,Kim", "carl,total,7,oral,Kim")
 
     ada, bob, carl = (folder.results()[name] for name in ("ada", "bob", "carl"))
     assert (ada.score, ada.max_score, ada.exercises[-1].points) == (5.0, 9.0, 4.0)
