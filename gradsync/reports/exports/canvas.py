@@ -34,14 +34,17 @@ def render(data: ClassResults, previous: str = "") -> Sheet:
     if previous.strip():
         return _filled(data, previous)
     most = max((result.max_score or 0.0 for result in data.results), default=0.0)
-    rows = [_row(result) for result in data.results]
+    known = [(r.facts.key_in("canvas"), r.person.id) for r in data.results if r.person]
+    pairs = [pair for pair in known if pair[0]]
+    is_own = bool(pairs) and all(key == id for key, id in pairs)  # the roster has Canvas's ids
+    rows = [_row(result, is_own=is_own) for result in data.results]
     points = [POINTS_POSSIBLE, *[""] * (len(HEADER) - 1), amount(most)]
     return Sheet(csv_text([[*HEADER, cell(data.title)], points, *rows]))
 
 
-def _row(result: Result) -> list[str]:
+def _row(result: Result, *, is_own: bool) -> list[str]:
     person = result.person
-    own = result.facts.key_in("canvas")
+    own = result.facts.key_in("canvas") or (person.id if person and is_own else "")
     name = person.name if person and person.name else result.submission
     # With the ID, further ones could only contradict it: a roster's id need not be that of the SIS.
     others = ("", "") if own or person is None else (person.id, person.email)

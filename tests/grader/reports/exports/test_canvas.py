@@ -126,6 +126,16 @@ def test_an_id_of_a_download_is_not_contradicted_by_that_of_a_roster():
     assert row[1:4] == ["77", "", ""]
 
 
+@pytest.mark.parametrize(("key", "ids"), [("late@example.org", ["1999", ""]), ("77", ["", "1999"])])
+def test_who_handed_in_nothing_gets_the_id_of_canvas_if_the_roster_has_these(key, ids):
+    late = replace(LATE, facts=Facts("", "", key=key, platform="canvas"))
+    late = replace(late, person=replace(late.person, id="late@example.org"))
+
+    _, _, rows = canvas(render(replace(CLASS, results=(late, MISSING))).text)
+
+    assert rows[1][1:3] == ids
+
+
 def test_scores_are_scaled_to_the_points_of_the_assignment():
     sheet = render(CLASS, DOWNLOADED.replace("10.0,5.0", "100,5.0"))
 
