@@ -41,7 +41,7 @@ class Written:
     warnings: list[str]  # on unknown names in overrides.csv, and learners that roster.csv lacks
     missing: list[str]  # names and ids of the people on the roster who handed in nothing
     waiting: list[str]  # names of the submissions that are not graded yet
-    corrected: int  # submissions whose points overrides or lateness have changed
+    corrected: int  # results whose points overrides or lateness have changed
     submissions: int  # neither missing nor waiting: graded, unreadable, or the grader failed
     pages: int  # report.html files that were written
 
@@ -124,6 +124,12 @@ def page_of(
         return ""
     digest = hashlib.sha256(report_json.encode(report)).hexdigest()
     return html.render(report, guides, made_from=_stamp(digest, None), files=files)
+
+
+def corrected_text(count: int) -> str:
+    """Return a sentence on scores that the tests alone did not give."""
+    changed = f"{counted(count, 'score')} changed by overrides or lateness"
+    return f"{changed}: the gradebook has the final points"
 
 
 def missing_text(people: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from gradsync.grading.classes.grade_class import Execution, Outcome
 from gradsync.grading.classes.merging import read_shard, shared_seed
 from gradsync.grading.classes.regrading import change_line
 from gradsync.grading.fingerprint import course_digests
-from gradsync.grading.pages import Written, missing_text
+from gradsync.grading.pages import Written, corrected_text, missing_text
 from gradsync.grading.processes.jobs import default_jobs, parallel_tests
 from gradsync.grading.store import CHANGES, CLASS_PAGE, GRADEBOOK
 from gradsync.grading.tasks import here, in_processes
@@ -163,8 +163,7 @@ class Tally:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")
         if self.corrected:
-            changed = counted(self.corrected, "score")
-            print(f"{changed} changed by overrides or lateness: the gradebook has the final points")
+            print(corrected_text(self.corrected))
         if self.missing:
             print(missing_text(self.missing))
         if page:

@@ -12,7 +12,7 @@ from gradsync.cli.shared import Out, say
 from gradsync.exporting import Format
 from gradsync.exporting.export import Exported, export
 from gradsync.grading.classes.merging import merge
-from gradsync.grading.pages import missing_text, render_again
+from gradsync.grading.pages import corrected_text, missing_text, render_again
 from gradsync.grading.store import CLASS_PAGE, GRADEBOOK, course_of
 from gradsync.submission.contents import listing
 from gradsync.text import counted
@@ -55,8 +55,9 @@ def report_command(
     [dim]gradsync report week3/ada[/]    the page of one submission
     """
     written = render_again(folder, course_of(folder), say)
-    submissions = counted(written.submissions, "submission")
-    print(f"{folder}: {submissions}, {counted(written.pages, 'page')} rendered")
+    print(f"{folder}: {counted(written.pages, 'page')} rendered")
+    if written.corrected:
+        print(corrected_text(written.corrected))
 
 
 def export_command(
@@ -77,7 +78,7 @@ def export_command(
     """Write grades for Canvas, Moodle, Gradescope and other systems.
 
     `canvas-feedback` and `moodle-feedback` write the zip of reports that these systems take;
-    `mail` writes a mailbox with a message for each person who handed in. Nothing is sent.
+    `mail` writes a mailbox with a message for each person who has a score. Nothing is sent.
 
     [dim]gradsync export week3 --to canvas[/]                        week3/exports/canvas.csv
     [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
@@ -93,7 +94,7 @@ def _show_left_out(exported: Exported) -> None:
     submission, person = ("submission", None), ("person", "people")
     for names, noun, what in (
         (exported.without_score, submission, "without a score, so none is written"),
-        (exported.missing, person, "on the roster handed in nothing, so no score is written"),
+        (exported.missing, person, "on the roster handed in nothing, so nothing is written"),
         (exported.not_in_file, submission, "not in the downloaded file, so no score is written"),
         (exported.without_address, submission, f"left out, without {exported.needed}"),
         (exported.unchanged, submission, "not compared: missing files or unchanged templates"),

@@ -189,7 +189,7 @@ def test_the_command_lists_the_files_it_wrote_and_the_people_it_left_out(course,
 
     assert done.stdout.splitlines() == [
         str(grades / "exports/canvas.csv"),
-        "1 person on the roster handed in nothing, so no score is written: Nobody (7)",
+        "1 person on the roster handed in nothing, so nothing is written: Nobody (7)",
     ]
 
 
