@@ -75,7 +75,7 @@ def from_canvas(paths: Iterable[Path]) -> Iterator[HandedIn]:
             name = found["file"] or f"{found['entry']}.html"
             if not is_archive(Path(name)):
                 name = AGAIN.sub("", name)
-            files[name if name not in files else f"{found['upload']}/{name}"] = path
+            files[name if name not in files else f"upload {found['upload']}/{name}"] = path
         last = uploads[-1][0]
         learner = last["learner"] or last["anonymous"]
         is_late = last["late"] or last["late_anonymous"]

@@ -66,6 +66,17 @@ def test_files_of_one_canvas_user_are_one_submission_without_canvas_numbers(down
     assert download.entries()[0].command == f"gradsync grade {download.folder}"
 
 
+def test_the_later_upload_of_a_file_counts_and_is_named(download):
+    (download.folder / "ada_17_555_template_trainer.py").write_text(WRONG)
+    (download.folder / "ada_17_556_template_trainer-1.py").write_text(RIGHT)
+
+    [entry] = download.entries()
+    assert download.sources() == {"ada": RIGHT}
+    assert entry.submission(download.course, ["phase1"]).notes == (
+        f"assumed: upload 556/template_trainer.py counts as {FILE}, and not template_trainer.py",
+    )
+
+
 def test_the_command_of_a_submission_keeps_its_name_and_time(download):
     """Graded by its own path, it would be called submission_101, and would not be late."""
     write_submission(download.folder / "submission_101")
