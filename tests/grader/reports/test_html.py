@@ -267,6 +267,7 @@ def test_an_unreadable_submission_has_no_table():
     seen = shown(report(verdict(status="missing"), notes=("unreadable: not a zip archive",)))
 
     assert "Nothing could be read, so nothing was graded." in seen.text
+    assert "Graded in" not in seen.text
     assert "table" not in seen.tags
     assert "Skip to the first mistake" not in seen.text
 
