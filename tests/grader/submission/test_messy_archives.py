@@ -199,6 +199,7 @@ def test_the_other_phase_is_read_and_the_reason_is_noted(course, tmp_path, case,
     assert set(submission.files) == {TWO}
     [refusal] = [note for note in submission.notes if note.startswith("refused: ")]
     assert PARTS[case][2] in refusal
+    assert [note for note in submission.notes if note.startswith("ignored: ")] == []
 
 
 @pytest.mark.parametrize("form", ["canvas", "folder"])
