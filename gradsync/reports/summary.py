@@ -179,7 +179,8 @@ def causes(report: Report) -> int:
     """
     wrong = problems(report)
     files = [problem for problem in wrong if problem.of_whole_file]
-    own = {v.exercise for p in wrong if p not in files for v in p.verdicts if not v.causes}
+    rest = [verdict for problem in wrong if problem not in files for verdict in problem.verdicts]
+    own = {verdict.exercise for verdict in rest if not verdict.causes and not verdict.given}
     return len(files) + len(own)
 
 
@@ -188,7 +189,7 @@ def standing(report: Report) -> str:
     if report.status == "unreadable":
         return "Nothing could be read, so nothing was graded."
     every = exercises(report)
-    done = sum(exercise.status == "passed" for exercise in every)
+    done = sum(each.status == "passed" or each.is_right_with_ours for each in every)
     state = _listed([f"{done} of {counted(len(every), 'exercise')} done", *_left(report)])
     causes = [
         f"{text} So no test of this file could run. Files that import it were tested with a "

@@ -150,7 +150,8 @@ def _problem(problem: Problem, with_points: bool) -> Iterator[RenderableType]:
     header.add_column(justify="right", no_wrap=True)
     points = f"{amount(problem.points)} / {amount(problem.max_points)}"
     name = Text(printable(problem.title), style="bold")
-    header.add_row(Text(WRONG[0], style=WRONG[1]), name, points if with_points else "")
+    mark, style = MARKS["passed"] if verdict.given else WRONG
+    header.add_row(Text(mark, style=style), name, points if with_points else "")
     yield header
     if problem.sentence:
         yield _indented(Text(printable(problem.sentence), style="italic dim"))

@@ -156,6 +156,7 @@ def test_one_mistake_costs_the_points_of_its_own_exercise_only(course, tmp_path)
     assert plain[0].verdicts[1].message in follower.message
     page = (tmp_path / "full/s0/report.html").read_text()
     assert "passed with our double" in page
+    assert "2 of 3 exercises done, 1 mistake to fix." in page
     said = json.dumps([each.message for report in full for each in report.verdicts])
     assert "_sum" not in said
 
