@@ -1,10 +1,11 @@
 """Defer torch's compiler until something uses it.
 
-Every optimizer imports `torch._dynamo`, and every process group clears one of its caches, though
-nothing is compiled. Its import takes as long as the rest of torch, and its memory makes each fork
-slower. So the module is in `sys.modules` before it runs, with stand-ins for the few functions that
-are called without needing the rest. It runs when anything else of it is first used or imported,
-such as by `torch.compile` or DDP. `importlib.util.LazyLoader` would run it at the first of these.
+Every optimizer imports `torch._dynamo`, every process group clears one of its caches, and DDP asks
+how it would be compiled, though nothing is compiled. Its import takes as long as the rest of torch,
+and its memory makes each fork slower. So the module is in `sys.modules` before it runs, with
+stand-ins for the few functions that are called without needing the rest. It runs when anything else
+of it is first used or imported, such as by `torch.compile`. `importlib.util.LazyLoader` would run
+it at the first of these.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from gradsync.temporary_folders import own_folder
 
 NAME = "torch._dynamo"
 PACKAGE, _, OWN_NAME = NAME.rpartition(".")
-RULES = "trace_rules"  # one of its modules
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 DISABLED = "__dynamo_disable"  # where `torch._compile` caches the result of `disable`
 
@@ -56,7 +56,9 @@ class _Compiler(MetaPathFinder):
         self._standins = {
             "graph_break": lambda *_, **__: None,
             "disable": self._disable,
-            RULES: _Rules(f"{NAME}.{RULES}"),
+            "trace_rules": _Part("trace_rules", clear_lru_cache=lambda: None),
+            # The default of `torch._dynamo.config`, which only code that imports it can change.
+            "utils": _Part("utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
         }
         vars(self._module).update(self._standins, __getattr__=self._lacking)
 
@@ -129,11 +131,12 @@ class _Compiler(MetaPathFinder):
         return function
 
 
-class _Rules(ModuleType):
-    """Replaces the module of rules; loads the real one if more of it is used."""
+class _Part(ModuleType):
+    """Replaces one of its modules; loads the real one if more of it is used than given here."""
 
-    def clear_lru_cache(self) -> None:
-        """Do nothing."""
+    def __init__(self, name: str, **functions: Callable[[], object]) -> None:
+        super().__init__(f"{NAME}.{name}")
+        vars(self).update(functions)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)

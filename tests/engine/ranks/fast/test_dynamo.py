@@ -137,19 +137,28 @@ def test_imports_of_one_run_are_available_in_the_next(name):
     assert list(third) == [True, True]
 
 
-@pytest.mark.slow
-def test_ddp_trains():
+def test_ddp_trains_without_it():
     def function(rank):
         torch.manual_seed(0)
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.full((4, 3), float(rank))).sum().backward()
         optimizer.step()
-        return model.module.weight.detach()
+        return model.module.weight.detach(), has_run()
 
-    one, other = run_ranks(function, 2)
+    (one, one_has_it), (other, other_has_it) = run_ranks(function, 2)
 
     assert torch.equal(one, other)
+    assert [one_has_it, other_has_it] == [False, False]
+
+
+def test_a_standin_of_a_module_leads_to_the_real_one():
+    def function():
+        utils = torch._dynamo.utils  # as DDP uses it
+        mode = utils.get_optimize_ddp_mode()
+        return mode == utils.counters and has_run(), mode == "ddp_optimizer", has_run()
+
+    assert list(run_ranks(function, 1)) == [(False, True, True)]
 
 
 def test_a_spawned_rank_defers_it_too():
