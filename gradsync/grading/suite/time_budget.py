@@ -18,7 +18,9 @@ SECONDS = 40.0  # total of all timeouts of a submission, after which each limit 
 PART = 0.1  # the reduced part of a limit: still ten times the time of a correct answer
 # Of a test's full limit, as processor time of each rank: several times what correct answers use.
 COMPUTING = 0.1
-LEAST_COMPUTING = 1.0  # seconds
+# Some parts of torch take one to three seconds of it to import, when an answer first needs them.
+LEAST_COMPUTING = 5.0  # seconds
+AGAIN = 0.3  # the part of that limit after a timeout
 ALLOWED = 2  # timeouts of an exercise, after which its other tests are not run
 
 
@@ -73,7 +75,7 @@ class TimeBudget:
             seconds: the test's full limit.
         """
         looped = self._timeouts(exercise) or any(map(self._timeouts, self._below(exercise)))
-        return max(LEAST_COMPUTING, seconds * COMPUTING * (PART if looped else 1.0))
+        return max(LEAST_COMPUTING, seconds * COMPUTING) * (AGAIN if looped else 1.0)
 
     def _timeouts(self, exercise: str) -> int:
         return int(self._numbers[self._places[exercise]])

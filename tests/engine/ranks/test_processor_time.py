@@ -7,7 +7,7 @@ from small_course import SUITE, write_course, write_submission
 
 from gradsync import RankFailure, run_ranks
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.time_budget import COMPUTING
+from gradsync.grading.suite.time_budget import LEAST_COMPUTING
 from gradsync.ranks import get_launcher
 from gradsync.ranks.host.limits import ProcessorTime
 from gradsync.ranks.host.supervise import observe
@@ -92,5 +92,5 @@ def test_an_endless_loop_is_ended_by_its_processor_time(tmp_path, audience):
 
     [verdict] = report.verdicts
     assert verdict.status == "timeout"
-    assert f"{15 * COMPUTING:g} s of processor time. Rank 0 is at template_" in verdict.message
+    assert f"{LEAST_COMPUTING:g} s of processor time. Rank 0 is at template_" in verdict.message
     assert "a loop that never ends" in verdict.message
