@@ -42,7 +42,7 @@ def release_command(
     show_change(out, published.change)
     print(f"{out}: {listed(published.phases)}, {counted(published.count, 'file')}")
     if published.edited:
-        print(f"As you edited them in this course: {listing(published.edited)}")
+        print(f"Changed since `gradsync start`: {listing(published.edited)}")
     if published.archive is not None:
         print(published.archive)
 

@@ -74,7 +74,7 @@ def publish(
 
 
 def _edited(course: Course, files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Return the files that are released as staff edited them in a copy of the course."""
+    """Return the files whose release differs because staff edited them in a copy of the course."""
     manifest = read_manifest(course.root) if course.is_release else None
     known = manifest.files if manifest else {}
     return tuple(
@@ -82,7 +82,8 @@ def _edited(course: Course, files: Mapping[str, bytes]) -> tuple[str, ...]:
         for path, content in files.items()
         if path in known
         and digest(content) not in known[path]
-        and (course.root / path).read_bytes() == content  # not a text that each release has anew
+        and (course.root / path).is_file()
+        and digest((course.root / path).read_bytes()) not in known[path]  # unlike its own README
     )
 
 

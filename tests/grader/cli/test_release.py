@@ -1,5 +1,6 @@
 """`gradsync release`, and the commands in a learner's copy."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -191,7 +192,7 @@ def test_a_copy_for_self_study_releases_the_copy_for_learners(course, own, copy,
     done = gradsync(own, "release", tmp_path / "from_own")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert "As you edited them in this course: course.toml\n" in done.stdout
+    assert "Changed since `gradsync start`: course.toml\n" in done.stdout
     (course.root / "course.toml").write_text('[course]\ntitle = "Week 3"')
     assert gradsync(course.root, "release", copy).returncode == 0
     first, second = (
@@ -201,6 +202,20 @@ def test_a_copy_for_self_study_releases_the_copy_for_learners(course, own, copy,
     for files in (first, second):
         del files[Path(".gradsync-release.json")]  # an update's has the former versions, too
     assert first == second
+
+
+def test_a_release_names_what_staff_changed_in_their_copy(own, tmp_path):
+    """Such as notebooks in which they tried the exercises themselves."""
+    tried = own / "notebooks/exercises/phase1.ipynb"
+    run = {"cell_type": "code", "execution_count": 1, "metadata": {}, "outputs": [], "source": []}
+    notebook = json.loads(tried.read_text())
+    tried.write_text(json.dumps({**notebook, "cells": [*notebook["cells"], run]}))
+    (own / "README.md").unlink()
+
+    done = gradsync(own, "release", tmp_path / "from_own")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Changed since `gradsync start`: notebooks/exercises/phase1.ipynb\n" in done.stdout
 
 
 def test_check_all_ticks_only_what_the_hidden_tests_pass_too(own):
