@@ -62,19 +62,22 @@ def probe_trainings(
     trainings: Sequence[Sequence[Any]],
     frozen: Sequence[Sequence[int]],
     kind: Kind,
+    training: bool,
 ) -> list[dict[str, Any]]:
     """Train a new stage on each list of steps; return this rank's results of each training."""
     place = cuts(world_size)[rank]
     return [
-        _trained(getattr(model_parallel, step), stage_of(kind, *place, blocks), steps)
+        _trained(getattr(model_parallel, step), stage_of(kind, *place, blocks), steps, training)
         for blocks, steps in zip(frozen, trainings[rank], strict=True)
     ]
 
 
-def _trained(step: Callable[..., Any], stage: nn.Module, steps: Sequence[Any]) -> dict[str, Any]:
+def _trained(
+    step: Callable[..., Any], stage: nn.Module, steps: Sequence[Any], training: bool
+) -> dict[str, Any]:
     """Take a step on each list of this rank's microbatches; return the rank's results."""
     optimizer = optimizer_for(stage)
-    watched = Watched(stage)
+    watched = Watched(stage).train(training)
     taken = count_steps(optimizer)
     losses = [step(watched, given, nn.CrossEntropyLoss(), optimizer) for given in steps]
     return {
@@ -87,7 +90,7 @@ def _trained(step: Callable[..., Any], stage: nn.Module, steps: Sequence[Any]) -
         "backwards": watched.backwards,
         "alive": watched.alive,
         "graphs": watched.graphs,
-        "trains": all(watched.modes) and watched.training,
+        "modes": [*watched.modes, watched.training],
     }
 
 
@@ -106,8 +109,9 @@ def run_each(
     frozen: Sequence[Sequence[int]] | None = None,
     stray: Tensor | None = None,
     kind: Kind = "vectors",
+    training: bool = True,
 ) -> list[Observation]:
-    """Run trainings in turn, each with new stages; return the observation of each."""
+    """Run trainings in turn, each with new stages in this mode; return the observation of each."""
     given = by_rank(
         [
             [_given_to(rank, world_size, steps, stray) for steps in trainings]
@@ -122,6 +126,7 @@ def run_each(
         trainings=given,
         frozen=frozen or [()] * len(trainings),
         kind=kind,
+        training=training,
     )
     raise_mistake(nobody_waited(seen, GUIDE))
     return case_by_case(seen, len(trainings))
@@ -203,14 +208,15 @@ def check_weights(seen: Observation, steps: Steps) -> None:
     )
 
 
-def check_modes(seen: Observation, step: str) -> None:
-    """Check that the stages ran in training mode, and are in it afterwards."""
-    other = [rank for rank, kept in enumerate(seen) if not kept["trains"]]
+def check_modes(seen: Observation, step: str, training: bool = True) -> None:
+    """Check that the stages ran in the mode in which they were, and are in it afterwards."""
+    other = [rank for rank, kept in enumerate(seen) if {*kept["modes"]} != {training}]
+    before, after = ("training", "evaluation")[:: 1 if training else -1]
     check(
         not other,
         "mode-not-restored",
-        f"{step} switches the stages from training to evaluation mode, where dropout, for "
-        "example, does nothing. Leave the mode as it is.",
+        f"{step} switches the stages from {before} to {after} mode, which changes dropout, for "
+        "example. Leave the mode as it is.",
         ranks=other,
         guide=GUIDE,
     )

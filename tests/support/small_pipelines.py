@@ -21,6 +21,7 @@ from gradsync.testing import (
     each,
     raise_mistake,
 )
+from gradsync.testing.rules import Rule
 from gradsync.text import full_stop, no_float
 from support.probes.pipelines import Watched, count_steps
 from support.probes.returned import number_or_nan
@@ -61,15 +62,15 @@ def take_steps(rank: int, world_size: int, model_parallel: Any, case: Any) -> di
 
     `step` is the name of the function, `weights` are those of the stages, `sizes` the numbers of
     samples of the microbatches, `between` the shape of a sample's activations, which may be
-    `repeated`, `stray` what a rank gets instead of data that it may not read, and `frozen` the
-    ranks whose stages are frozen.
+    `repeated`, `stray` what a rank gets instead of data that it may not read, `frozen` the ranks
+    whose stages are frozen, and `training` the mode of all stages.
     """
     last = rank == world_size - 1
     dtype = getattr(torch, case.get("dtype", "float32"))
     shape = ((), 1) if last else (case.get("between", (1,)), case.get("repeated", 1))
     stage = Times(case["weights"][rank], *shape).to(dtype)
     stage.requires_grad_(rank not in case.get("frozen", ()))
-    watched = Watched(stage)
+    watched = Watched(stage).train(case.get("training", True))
     targets = torch.tensor(case["targets"]).to(dtype)
     inputs = torch.tensor(case["samples"]).to(getattr(torch, case.get("inputs", "float32")))[
         :, None
@@ -100,20 +101,38 @@ def take_steps(rank: int, world_size: int, model_parallel: Any, case: Any) -> di
         "backwards": watched.backwards,
         "alive": watched.alive,
         "graphs": watched.graphs,
-        "trains": all(watched.modes) and watched.training,
+        "modes": [*watched.modes, watched.training],
     }
 
 
-def read_stray_data(seen: Observation, _expected: Any) -> Diagnosis | None:
-    """Recognise a rank that fails because it reads data that only others may read."""
-    if seen.failure is None or seen.failure.status != "error":
-        return None
-    text = (
-        f"{full_stop(seen.failure.diagnosis.explanation)} In this test the microbatches contain "
-        "other tensors where a rank must not read them: only rank 0 reads the inputs, and only the "
-        "last rank the targets. Decide by the rank, not by whether they are None."
-    )
-    return replace(seen.failure.diagnosis, explanation=text, guide=GUIDE)
+def raised_because(advice: str, phrase: str = "") -> Rule:
+    """Return the rule that adds advice to an exception, if it has this phrase in its message."""
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        failure = seen.failure
+        if failure is None or failure.status != "error" or phrase not in (failure.detail or ""):
+            return None
+        text = f"{full_stop(failure.diagnosis.explanation)} {advice}"
+        return replace(failure.diagnosis, explanation=text, guide=GUIDE)
+
+    return rule
+
+
+read_stray_data = raised_because(
+    "In this test the microbatches contain other tensors where a rank must not read them: only "
+    "rank 0 reads the inputs, and only the last rank the targets. Decide by the rank, not by "
+    "whether they are None."
+)
+no_graph = raised_because(
+    "In this test a stage is frozen. If all stages before it are frozen or missing, its outputs "
+    "have no graph, and backward must not run there.",
+    phrase="does not require grad",
+)
+other_size = raised_because(
+    "The microbatches may differ in size. Receive each activation and each gradient into a tensor "
+    "of its own shape: the sender describes it, for every microbatch.",
+    phrase="Mismatch in shape",
+)
 
 
 def run_each(
@@ -126,7 +145,7 @@ def run_each(
     usual = {"step": step, "weights": list(weights), "sizes": [2, 1]}
     usual |= {"samples": INPUTS, "targets": TARGETS}
     stray = [read_stray_data] * any("stray" in case for case in cases)
-    rules = [everyone_sends(GUIDE), stages_summed, *stray]
+    rules = [everyone_sends(GUIDE), stages_summed, no_graph, other_size, *stray]
     given = [{**usual, **case} for case in cases]
     seen = ranks(probe_cases, len(weights), cases=given, mistakes=rules)
     raise_mistake(nobody_waited(seen, GUIDE))

@@ -102,11 +102,12 @@ def test_several_steps_equal_those_of_unsplit(ranks, rng):
 
 @exercise("phase3/pipeline_1f1b", points=0.5)
 def test_only_the_ends_read_their_data(ranks, rng):
-    """Only rank 0 reads the inputs, and only the last rank reads the targets."""
+    """Rank 0 reads the inputs, the last rank the targets; evaluation mode stays as it is."""
     steps = [draw_microbatches(rng, [2, 1, 1])]
 
-    seen = run(ranks, STEP, 3, steps, stray=STRAY)
+    seen = run(ranks, STEP, 3, steps, stray=STRAY, training=False)
 
+    check_modes(seen, STEP, training=False)
     check_gradients(seen, steps)
 
 

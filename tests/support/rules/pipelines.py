@@ -256,6 +256,7 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
 
     return [
         only_last_rank,
+        nobody_has_it,
         unweighted(
             equally,
             "The returned loss is the mean of the microbatches' losses, with equal weights. A "
@@ -269,6 +270,18 @@ def pipeline_loss_mistakes(equally: float, summed: float) -> list[Rule]:
         too_small,
         other_losses,
     ]
+
+
+def nobody_has_it(seen: Observation, _expected: Any) -> Diagnosis | None:
+    """Recognise a loss of zero on every rank, such as that of a rank without targets."""
+    if any(loss != 0 for loss in seen):
+        return None
+    ranks = tuple(range(len(seen)))
+    text = (
+        f"The step returns 0 on {ranks_text(ranks)}. Only the last rank computes the loss: send it "
+        "from there to all other ranks."
+    )
+    return Diagnosis("loss-is-local", ranks, text, last_line(seen), GUIDE)
 
 
 def too_small(seen: Observation, expected: Any) -> Diagnosis | None:

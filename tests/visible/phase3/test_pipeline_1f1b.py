@@ -93,12 +93,13 @@ def test_every_rank_returns_the_loss(ranks):
 
 
 @exercise("phase3/pipeline_1f1b", points=1)
-def test_the_stages_stay_in_training_mode(ranks):
-    """A stage in training mode runs in training mode, and is in it afterwards."""
-    seen = run(ranks)
+def test_the_stages_stay_in_their_mode(ranks):
+    """A stage in training or evaluation mode runs in this mode, and is in it afterwards."""
+    cases = [{"training": True}, {"training": False}]
 
-    check_modes(seen, STEP)
-    check_gradients(seen, 12.0, 8.0)
+    for seen, case in zip(run_each(ranks, *cases), cases, strict=True):
+        check_modes(seen, STEP, **case)
+        check_gradients(seen, 12.0, 8.0)
 
 
 @exercise("phase3/pipeline_1f1b", points=1)
