@@ -23,11 +23,11 @@ Moment = Literal["second", "interrupted", "unused"]
 
 
 class Chain(nn.Module):
-    """A float32 model that uses parameters of any sizes one after the other."""
+    """A model that uses parameters of any sizes one after the other."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.weights = nn.ParameterList(torch.full((size,), 0.01) for size in sizes)
+        self.weights = nn.ParameterList(torch.full((size,), 0.01, dtype=dtype) for size in sizes)
 
     def forward(
         self,
@@ -45,17 +45,22 @@ class Chain(nn.Module):
 
 
 def probe_buckets(
-    rank: int, trainer: Any, cases: Sequence[tuple[Sizes, float | None]], steps: int
+    rank: int, trainer: Any, cases: Sequence[tuple[Sizes, float | None, str]], steps: int
 ) -> float | None:
-    """Average the gradients of chains, with marks around each step; return the default cap."""
+    """Average the gradients of chains, with marks around each step; return the default cap.
+
+    A case has the sizes of the parameters, the cap in MiB, and the parameters' dtype.
+    """
     group = dist.new_group()
-    for case, (sizes, cap) in enumerate(cases):
-        model = Chain(sizes)
+    for case, (sizes, cap, name) in enumerate(cases):
+        dtype = getattr(torch, name)
+        model = Chain(sizes, dtype)
         options = {} if cap is None else {"bucket_cap_mb": cap}
         averager = trainer.BucketedGradientAverager(model, **options)
         for step in range(steps):
             mark(group, stretch_of(case, step, steps)[0])
-            model(torch.linspace(-0.1, 0.1, max(sizes)) * (rank + 1)).backward()
+            inputs = torch.linspace(-0.1, 0.1, max(sizes), dtype=dtype)
+            model(inputs * (rank + 1)).backward()
             averager.finish()
         mark(group, stretch_of(case, step, steps)[1])
     known = inspect.signature(trainer.BucketedGradientAverager).parameters

@@ -209,10 +209,35 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
     mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
     shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
     return [
+        counted_too_early(held, sent),
         ends_with(mixed, "gradients-not-synchronised", kept, GUIDE),
         ends_with(shrunk, "gradients-not-synchronised", kept, GUIDE),
         ends_with([mean] * size, "accumulation-lost", lost, GUIDE),
     ]
+
+
+def counted_too_early(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradients]) -> Rule:
+    """Return the rule for buckets that hold only the gradients of passes under no_sync()."""
+    before = phase1.mean_of(held)
+    after = [{n: before[n] + own[n] for n in own} for own in sent]
+
+    def rule(seen: Observation, expected: Any) -> Diagnosis | None:
+        if expected is None:
+            return None
+        by_rank = list(zip(seen, after, expected, strict=True))
+        early = [n for n in before if all(close(ended[n], own[n]) for ended, own, _ in by_rank)]
+        late = [n for n in before if n not in early]
+        if not early or not all(close(e[n], mean[n]) for e, _, mean in by_rank for n in late):
+            return None
+        text = (
+            f"The gradients of {listed(early)} were sent before the backward outside of no_sync() "
+            "had added to them: only the gradients of the passes under no_sync() are averaged. In "
+            "such a pass, do not count a gradient as ready."
+        )
+        ranks = tuple(range(len(seen)))
+        return Diagnosis("only-some-parameters", ranks, text, guide=GUIDE)
+
+    return rule
 
 
 def in_objects(seen: Observation) -> bool:

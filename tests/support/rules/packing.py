@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from gradsync.records import Diagnosis, Observation
 from gradsync.text import counted, listed, size_text
 from support.rules.buckets import (
@@ -39,7 +41,7 @@ MOMENTS = {  # of `support.probes.chains`: when a step happens, and what may be 
 
 
 def packed_wrongly(
-    seen: Observation, stretch: Stretch, sizes: Sequence[int], cap: float
+    seen: Observation, stretch: Stretch, sizes: Sequence[int], cap: float, dtype: str
 ) -> Diagnosis | None:
     """Recognise buckets that are not filled up to the cap, from the last parameter to the first.
 
@@ -48,15 +50,17 @@ def packed_wrongly(
         stretch: the marks before and after a step.
         sizes: the elements of each parameter of the chain.
         cap: the cap in elements.
+        dtype: the dtype of all parameters.
     """
     by_rank = [bucket_sizes(between(seen, rank, stretch)) for rank in range(len(seen))]
-    case = f"{len(sizes)} parameters of {list(sizes)} floats, with a cap (`bucket_cap_mb`) of "
-    case += f"{cap:g} floats"
-    found = _packing(by_rank[0], averaged_elements(seen, stretch), sizes, cap, seen)
+    case = f"{len(sizes)} parameters of {list(sizes)} elements of {dtype}, with a cap "
+    case += f"(`bucket_cap_mb`) of {cap:g} elements"
+    size = np.dtype(dtype).itemsize
+    found = _packing(by_rank[0], averaged_elements(seen, stretch), sizes, cap, size, seen)
     if found is None and not in_messages(seen) and by_rank[0] != by_rank[1]:
         found = (
             "deadlock-order-differs",
-            f"the ranks start buckets of {by_rank} floats (one list per rank). All ranks must "
+            f"the ranks start buckets of {by_rank} elements (one list per rank). All ranks must "
             "start buckets of the same sizes in the same order.",
         )
     if found is None:
@@ -79,24 +83,32 @@ def sent_again(seen: Observation, sizes: Sequence[int], steps: int) -> Diagnosis
 
 
 def _packing(
-    buckets: list[int], averaged: int, sizes: Sequence[int], cap: float, seen: Observation
+    buckets: list[int],
+    averaged: int,
+    sizes: Sequence[int],
+    cap: float,
+    element: int,
+    seen: Observation,
 ) -> tuple[str, str] | None:
-    """Return the code and the text of a mistake in one rank's buckets, in the order of sending."""
+    """Return the code and the text of a mistake in one rank's buckets, in the order of sending.
+
+    `element` is the size of an element in bytes.
+    """
     total, unit, pieces = sum(sizes), "", in_messages(seen)
     if in_objects(seen):
-        buckets, unit = [max(0, size - OBJECT) // 4 for size in buckets], "about "
+        buckets, unit = [max(0, size - OBJECT) // element for size in buckets], "about "
         averaged = sum(buckets)
     if not buckets:
         return "gradients-not-synchronised", "no collective sends gradients."
     if averaged > 1.5 * total:
         return "synchronised-too-often", (
-            f"one backward and finish() average {unit}{averaged} floats, but there are only "
+            f"one backward and finish() average {unit}{averaged} elements, but there are only "
             f"{total} gradients. Send each gradient once."
         )
     fit_together = any(a + b <= cap for a, b in pairwise(sizes))
     if not pieces and (len(buckets) == 1 or (fit_together and len(buckets) >= len(sizes))):
         return "not-in-buckets", (
-            f"the gradients are sent in {counted(len(buckets), 'bucket')}, of {buckets} floats. "
+            f"the gradients are sent in {counted(len(buckets), 'bucket')}, of {buckets} elements. "
             "Fill each bucket until the next parameter would exceed the cap. A MiB has 2**20 bytes."
         )
     single = {*sizes, *(math.ceil(size / len(seen)) for size in sizes if pieces)}
@@ -107,14 +119,16 @@ def _packing(
     ]
     if larger:
         return "not-in-buckets", (
-            f"there are buckets of {larger} floats. Only a single parameter may exceed the cap."
+            f"there are buckets of {larger} elements. Only a single parameter may exceed the cap. "
+            f"The cap counts bytes, here {element} for each element."
         )
-    return None if unit or pieces else _order(buckets, sizes, cap)
+    beside = BESIDE if averaged > total else 0  # an exact fit is judged if nothing else is sent
+    return None if unit or pieces else _order(buckets, sizes, cap - beside)
 
 
 def _order(buckets: list[int], sizes: Sequence[int], cap: float) -> tuple[str, str] | None:
     filled = _parameters_of(buckets, sizes)
-    shown = f"the buckets, in the order in which they are sent, have {buckets} floats"
+    shown = f"the buckets, in the order in which they are sent, have {buckets} elements"
     if any(bucket - whole > BESIDE for bucket, (whole, _) in zip(buckets, filled, strict=True)):
         if is_forward(buckets, sizes):
             return "not-in-buckets", (
@@ -127,11 +141,12 @@ def _order(buckets: list[int], sizes: Sequence[int], cap: float) -> tuple[str, s
             "computes the last layer's gradients first, so send them first."
         )
     for whole, following in filled:
-        if whole + following + BESIDE <= cap:
+        if whole + following <= cap:
+            exact = ": together they have exactly as many as the cap" * (whole + following == cap)
             return "not-in-buckets", (
-                f"{shown}. The bucket of {whole} floats has room for the next parameter "
-                f"({following}), but was sent without it. Fill a bucket until the next parameter "
-                "would exceed the cap. A MiB has 2**20 bytes."
+                f"{shown}. The bucket of {whole} elements has room for the next parameter "
+                f"({following}), but was sent without it{exact}. Fill a bucket until the next "
+                "parameter would exceed the cap. A MiB has 2**20 bytes."
             )
     return None
 

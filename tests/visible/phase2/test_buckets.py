@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -442,27 +443,33 @@ def test_a_rank_without_backward_takes_part_in_finish(ranks):
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_small_model_is_one_bucket(ranks):
     """By default the cap is 25 MiB, so four layers of 400 to 700 floats are sent together."""
-    seen = ranks(probe_buckets, world_size=2, cases=[(SIZES, None)], steps=1)
+    seen = ranks(probe_buckets, world_size=2, cases=[(SIZES, None, "float32")], steps=1)
 
     raise_mistake(not_one_bucket(seen, SIZES, seen[0]))
 
 
-CAPPED = [(SIZES, 3000 / 4), (SIZES, 5400 / 4), ([400, 2000, 300, 200], 5400 / 4)]
+CAPPED = [  # sizes, the cap in elements, dtype
+    (SIZES, 750, "float32"),
+    (SIZES, 1350, "float32"),
+    ([400, 2000, 350, 250, 750, 600], 1350, "float32"),
+    ([400, 2000, 300, 200], 1350, "float64"),
+]
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_bucket_is_filled_up_to_the_cap(ranks):
     """A cap of 750 floats makes buckets of 700, 600, 500 and 400, one of 1350 of 1300 and 900.
 
-    Of layers of 400, 2000, 300 and 200 floats, the one of 2000 has a bucket of its own.
+    Layers of 750 and 600 floats fill a bucket of 1350 exactly, and one of 2000 has its own bucket.
+    With float64, the elements count twice as many bytes.
     """
-    cases = [(sizes, cap * 4 / MIB) for sizes, cap in CAPPED]
+    cases = [(sizes, cap * np.dtype(name).itemsize / MIB, name) for sizes, cap, name in CAPPED]
 
     seen = ranks(probe_buckets, world_size=2, cases=cases, steps=2)
 
-    for case, (sizes, cap) in enumerate(CAPPED):
+    for case, (sizes, cap, name) in enumerate(CAPPED):
         for step in (0, 1):
-            raise_mistake(packed_wrongly(seen, stretch_of(case, step, 2), sizes, cap))
+            raise_mistake(packed_wrongly(seen, stretch_of(case, step, 2), sizes, cap, name))
 
 
 def check_overlap(ranks, moments):
