@@ -75,17 +75,20 @@ def raise_mistake(diagnosis: Diagnosis | None) -> None:
         raise Mistake(diagnosis.explanation, diagnosis)
 
 
-def check_no_deadlock(run: Callable[[], object]) -> None:
-    """Check that a run of ranks does not deadlock; its ranks may raise.
+def check_no_deadlock(run: Callable[[], Observation]) -> Observation | None:
+    """Check that a run of ranks does not deadlock, and return its observation.
+
+    Its ranks may raise: then return None.
 
     Raises:
         RankFailure: the run deadlocks.
     """
     try:
-        run()
+        return run()
     except RankFailure as failure:
         if failure.observation.failure and failure.observation.failure.status == "deadlock":
             raise
+        return None
 
 
 def seen_of(run: Callable[[], Observation]) -> Observation:

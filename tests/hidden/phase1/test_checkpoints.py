@@ -18,8 +18,12 @@ def test_the_file_exists_on_every_rank_when_save_checkpoint_returns(ranks):
 
 @exercise("phase1/save_checkpoint", points=2)
 def test_a_crash_during_a_save_keeps_the_former_file(ranks):
-    """If the disk is full in the middle of a save, the previous checkpoint is still complete."""
+    """If the disk is full in the middle of a save, the previous checkpoint is still complete.
+
+    Then no rank returns as if the new file existed.
+    """
     checkpoints.former_file_survives_crash(ranks)
+    checkpoints.failed_save_reported(ranks)
 
 
 @exercise("phase1/load_checkpoint", points=1.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gradsync.testing import check, each, raise_mistake
+from gradsync.testing import check, each, raise_mistake, seen_of
 from gradsync.testing.values import close
 from gradsync.text import ranks_text
 from support.probes import raised
@@ -154,6 +154,28 @@ def former_file_survives_crash(ranks):
     raise_mistake(former_file_harmed(harm, GUIDE))
     raise_mistake(written_in_another_folder(brought, GUIDE))
     raise_mistake(next_save_fails(again, renewed, GUIDE))
+
+
+def failed_save_reported(ranks):
+    """Check that save_checkpoint does not return on rank 1 if rank 0 could not write the file."""
+
+    def probe(rank, trainer):
+        model, optimizer = make(0, size=200)  # 160 kB
+        if rank == 0:
+            limit_writes(50_000)
+        return raised(lambda: trainer.save_checkpoint("there.pt", model, optimizer, 3)) is None
+
+    seen = seen_of(lambda: ranks(probe, 2))  # rank 1 may wait until the run ends
+
+    check(
+        seen.failure is not None or list(seen) != [False, True],
+        "others-do-not-wait",
+        "Rank 0 could not write the file and raised an error, but save_checkpoint returned on rank "
+        "1 as if the file existed. Does a `finally` or an `except` let rank 1 go on? Reach the "
+        "collective for which the other ranks wait only if the file is complete.",
+        ranks=[1],
+        guide=GUIDE,
+    )
 
 
 def optimizer_in_file(ranks):

@@ -272,7 +272,8 @@ def batch_moved(ranks, inputs, targets):
 def former_gradients_cleared(ranks, inputs, targets):
     """Check that gradients that exist before a step of two ranks do not change it.
 
-    The targets (step, rank, sample, 3) are probabilities. With NaN on rank 0 only, no rank blocks.
+    The targets (step, rank, sample, 3) are probabilities. With NaN on rank 0 only, no rank blocks,
+    and the ranks' weights stay equal.
     """
 
     def probe(rank, trainer, inputs, targets):
@@ -303,7 +304,21 @@ def former_gradients_cleared(ranks, inputs, targets):
     )
     data["inputs"] = by_rank(np.where(np.arange(2)[:, None, None] == 0, np.nan, inputs), 1)
     apart = skipped_because_of_nan(0, "a loss", GUIDE)
-    check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **data))
+    again = check_no_deadlock(lambda: ranks(probe, 2, mistakes=[apart], **data))
+    check(
+        again is None or alike(*again),
+        "differs-from-single-process",
+        "If only rank 0 has a loss that is NaN, the ranks have different weights after the step: "
+        "one of them skips it, or changes its gradients, alone. Decide by values that are the same "
+        "on every rank, such as the averaged gradients.",
+        ranks=range(2),
+        guide=GUIDE,
+    )
+
+
+def alike(weights, others):
+    """Return whether the weights are equal, also where both are NaN."""
+    return all(np.array_equal(weights[n], others[n], equal_nan=True) for n in weights)
 
 
 def used(weights):

@@ -27,8 +27,12 @@ def test_the_other_rank_waits_for_the_file(ranks):
 
 @exercise("phase1/save_checkpoint", points=1)
 def test_the_former_checkpoint_survives_a_failed_save(ranks):
-    """If the disk is full halfway through a save, the file of the save before is still complete."""
+    """If the disk is full halfway through a save, the file of the save before is still complete.
+
+    Then no rank returns as if the new file existed.
+    """
     checkpoints.former_file_survives_crash(ranks)
+    checkpoints.failed_save_reported(ranks)
 
 
 @exercise("phase1/save_checkpoint", points=1)
