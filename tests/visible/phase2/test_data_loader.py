@@ -305,9 +305,13 @@ def test_the_pass_after_the_resumed_one_is_whole(ranks):
 
 @exercise("phase2/ResumableDistributedSampler", points=1)
 def test_the_length_is_what_the_next_pass_yields(ranks):
-    """10 samples on 4 ranks: the length is 3, or 2 with `drop_last`; then that of the rest."""
-    calls = [["pass"], ["resume", 1, 7], ["pass"], ["pass"]]
+    """10 samples on 4 ranks: the length is 3, or 2 with `drop_last`; then that of the rest.
+
+    After resume(1, 10), no sample is left: the length is 0.
+    """
+    calls = [["pass"], ["resume", 1, 7], ["pass"], ["pass"], ["resume", 1, 10], ["pass"]]
     whens = ("in a new sampler", "after resume(1, 7)", "after the resumed pass")
+    whens += ("after resume(1, 10)",)
     for drop_last in (False, True):
         seen = run(ranks, 10, 4, calls, drop_last=drop_last)
         for of_ranks, when in zip(seen, whens, strict=True):
