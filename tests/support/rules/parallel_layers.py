@@ -78,7 +78,14 @@ def layer_gradient_mistakes(
         "division.",
         GUIDE,
     )
-    return [no_gradient, many, few, other]
+    first = ends_with(
+        [expected[0]] * world_size,
+        "same-shard-on-every-rank",
+        f"{what} is that of rank 0's part on every rank. Where forward gathers the outputs, "
+        "backward must take this rank's slice of the gradient.",
+        GUIDE,
+    )
+    return [no_gradient, many, few, *([first] if gathers else []), other]
 
 
 def _summed_in_backward(what: str, wrong: Sequence[Any], advice: str) -> Rule:

@@ -78,7 +78,8 @@ def test_gathered_outputs_are_on_every_rank(ranks):
     """With gather_output=True, both ranks have both outputs, 26 and 49, and the same gradients."""
     options = {"gather_output": True}
 
-    check_layers(ranks, COLUMN, 2, [(column_layer(1), options), (column_layer(2, 1), options)])
+    layers = [column_layer(*shape, upstream=(1.0, 2.0)) for shape in ([1], [2, 1])]
+    check_layers(ranks, COLUMN, 2, [(layer, options) for layer in layers])
 
 
 def check_traffic(ranks, name):
@@ -204,6 +205,8 @@ def test_each_rank_loads_its_part(ranks):
     part = "Every rank has loaded rank 0's part of the {}. Each rank must load its own part."
     bias = "The outputs are those of the full weights with other biases. Load the biases too: the "
     bias += "rank's part in a column layer, the complete bias in a row layer."
+    share = "The row layer's bias is divided by the number of ranks. The layer adds it once, after "
+    share += "the sum, so every rank must load all of it."
     known = [
         ends_with([torch.tensor([[first], [second]]) for first in by_rank], code, text, GUIDE)
         for by_rank, second, code, text in (
@@ -211,6 +214,7 @@ def test_each_rank_loads_its_part(ranks):
             ([74.0, 74.0], 73.0, "same-shard-on-every-rank", part.format("column layer's bias")),
             ([143.0, 143.0], 73.0, "differs-from-single-process", bias),
             ([73.0, 73.0], 73.0, "differs-from-single-process", bias),
+            ([143.5, 143.5], 73.0, "differs-from-single-process", share),
             ([144.0, 143.0], 73.0, "only-one-rank-has-it", bias),
         )
     ]
