@@ -103,6 +103,7 @@ def probe_interrupted(
     stop_at: int,
     *,
     undisturbed: bool = True,
+    resumed: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
     """Train without interruption, with one, and resumed after it, each with a new model."""
@@ -110,7 +111,8 @@ def probe_interrupted(
     whole = run_training(trainer, info, 1, data, None, **options) if undisturbed else None
     first = run_training(trainer, info, 1, data, FILE, stop_at=stop_at, **options)
     content = Path(FILE).read_bytes() if Path(FILE).exists() else None
-    second = run_training(trainer, info, 2, data, Path(FILE), **options) if content else None
+    again = resumed and content is not None
+    second = run_training(trainer, info, 2, data, Path(FILE), **options) if again else None
     return {"whole": whole, "first": first, "second": second, "content": content}
 
 

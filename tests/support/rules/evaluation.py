@@ -145,11 +145,15 @@ def kept_from_before(
     wrong = [rank for rank, result in enumerate(again) if not close(result, expected)]
     if not wrong:
         return None
+    advice = (
+        "Do not keep values from earlier calls, for example in a default argument: start every sum "
+        "at zero, and use only the loader that is passed."
+    )
+    if all(_right_but_for(again[rank], expected, "accuracy") for rank in wrong):
+        advice = "A sample's predicted class is the one with the largest of the sample's outputs."
     text = (
         f"The first call of evaluate is right, but a second call with other samples returns "
-        f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. Do not keep values "
-        "from earlier calls, for example in a default argument: start every sum at zero, and use "
-        "only the loader that is passed."
+        f"{pairs(again[wrong[0]])}. It should return {pairs(expected)}. {advice}"
     )
     return found("differs-from-single-process", text, guide, wrong)
 

@@ -6,11 +6,13 @@ interruption at some step, and the samples should be the samples that follow tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Diagnosis, Observation
+from gradsync.testing.rules import Rule
 from gradsync.testing.values import close
 from gradsync.text import counted, full_stop, listed
 from support.rules.epochs import other_epochs, other_shares
@@ -190,6 +192,26 @@ def file_misused(seen: Observation, _expected: Any) -> Diagnosis | None:
             code = other or failure.diagnosis.code
             return replace(failure.diagnosis, code=code, explanation=text, guide=GUIDE)
     return None
+
+
+def ranks_resume_apart(without: Callable[[], Observation]) -> Rule:
+    """Return the rule for ranks that call different collectives after training is resumed.
+
+    `without` runs the same training, but does not resume it.
+    """
+
+    def rule(seen: Observation, _expected: Any) -> Diagnosis | None:
+        failure = seen.failure
+        if failure is None or failure.status != "deadlock" or without().failure is not None:
+            return None
+        text = (
+            "The ranks do not match in the call that resumes training from the file. "
+            f"{full_stop(without_advice(failure.diagnosis.explanation))} All ranks must begin at "
+            "the same epoch and the same sample: does each of them know what the file says?"
+        )
+        return replace(failure.diagnosis, explanation=text, guide=GUIDE)
+
+    return rule
 
 
 def file_missing(exists: bool) -> Diagnosis | None:

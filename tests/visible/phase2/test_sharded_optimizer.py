@@ -57,6 +57,10 @@ MOMENTUM = {
 }
 
 
+SETTINGS = "Give the inner optimizer each group with all of its own settings, not only the "
+SETTINGS += "parameters and the learning rate."
+
+
 def gradients(shapes, steps=3):
     """Return gradients (step, parameter): in step s all elements of parameter p are s + p + 1."""
     return [[np.full(shape, s + p + 1.0) for p, shape in enumerate(shapes)] for s in range(steps)]
@@ -180,7 +184,7 @@ def test_parameters_of_two_dtypes_from_an_iterator(ranks):
 def test_groups_keep_their_own_settings(ranks):
     """SGD steps one group with learning rate 0.03, and the other one with weight decay 0.3."""
     what = "With SGD with momentum and two groups with different settings"
-    check_steps(ranks, 2, MOMENTUM, gradients(SHAPES), what)
+    check_steps(ranks, 2, MOMENTUM, gradients(SHAPES), what, advice=SETTINGS)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)
@@ -196,7 +200,8 @@ def test_a_group_may_be_added_later(ranks):
     """A group that is added before the second step is stepped with its own learning rate."""
     late = {"members": [1, 2], "lr": 0.02}
     case = {**ADAM, "groups": [{"members": [0]}], "late": late, "late_at": 1}
-    check_steps(ranks, 2, case, gradients(SHAPES), "With a group added after the first step")
+    what = "With a group added after the first step"
+    check_steps(ranks, 2, case, gradients(SHAPES), what, advice=SETTINGS)
 
 
 @exercise("phase2/ShardedOptimizer", points=1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gradsync.testing import exercise, raise_mistake
+from gradsync.testing import exercise, raise_mistake, seen_of
 from support.probes.files import files_with_code
 from support.probes.resuming import probe_called_again, probe_interrupted, probe_resumed
 from support.probes.training import draw_samples
@@ -16,6 +16,7 @@ from support.rules.resuming import (
     file_misused,
     file_not_updated,
     interrupted_wrongly,
+    ranks_resume_apart,
     repeated_epochs,
     resumed_elsewhere_wrongly,
     samples_to_resume,
@@ -44,7 +45,11 @@ def test_an_interrupted_training_ends_like_one_without_interruption(ranks):
     """
     given = {"data": data_of(22), "epochs": 3, "stop_at": 21}
 
-    seen = ranks(probe_interrupted, world_size=2, mistakes=[file_misused], **given)
+    def without():
+        return seen_of(lambda: ranks(probe_interrupted, world_size=2, resumed=False, **given))
+
+    mistakes = [file_misused, ranks_resume_apart(without)]
+    seen = ranks(probe_interrupted, world_size=2, mistakes=mistakes, **given)
 
     raise_mistake(interrupted_wrongly(seen, share=11, epochs=3))
 
