@@ -198,7 +198,8 @@ def unevenly_sharded(
             f"{ranks_text(over).capitalize()} {verb(over, 'keeps', 'keep')} optimizer state of "
             f"{listed(most[rank] for rank in over)} elements{when}. The complete state has "
             f"{2 * total} elements: two for each element of a parameter. Each of {world_size} "
-            f"ranks may keep an even share plus one parameter, at most {limit} elements."
+            f"ranks may keep an even share plus one parameter, at most {limit} elements. Balance "
+            "the numbers of elements, not of parameters, over all groups together."
         )
         return Diagnosis("state-not-sharded", over, text, guide=GUIDE)
     if sum(shown) == 2 * total:
