@@ -51,11 +51,11 @@ def diagnose_rows(
             "must begin with the last token of this row.",
         ),
         (
-            right[:-1],
+            right[: len(rows)],
             "tokens-lost",
-            f"The last row is missing: {len(rows)} of {counted(len(right), 'row')} are returned. "
-            "Only tokens that do not fill a whole row are dropped, and the last document has an "
-            "`eos`, too.",
+            f"Rows are missing at the end: {len(rows)} of {counted(len(right), 'row')} are "
+            "returned. Only tokens that do not fill a whole row are dropped, and the last document "
+            "has an `eos`, too. Rows overlap, so each row after the first needs only L new tokens.",
         ),
         (
             packed(bare, length),
@@ -97,9 +97,10 @@ def _by_counts(rows: Rows, right: Rows, length: int) -> tuple[str, str]:
     if targets == wanted:
         text = "All tokens are there, but not in the order of the stream. Keep it in every row."
         return "tokens-misplaced", text
-    shown = f"Your first rows are {rows[:2]}, but should be {right[:2]}."
+    i = next((i for i, (row, its) in enumerate(zip(rows, right, strict=False)) if row != its), 0)
     return ("tokens-lost" if len(targets) < len(wanted) else "tokens-misplaced"), (
-        f"{shown} Row i has the tokens i * {length} to (i + 1) * {length} of the stream."
+        f"Row {i} is {rows[i]}, but should be {right[i]}. Row i has the tokens i * {length} to "
+        f"(i + 1) * {length} of the stream."
     )
 
 
