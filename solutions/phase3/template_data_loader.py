@@ -139,8 +139,8 @@ class TokenLoader:
         """Make the next pass yield the rest of an epoch, from the state of any rank's loader.
 
         N and the batch size may have changed: no sequence of the epoch is used twice, and only the
-        last global batch, if it is not complete, is dropped. The next pass is a complete epoch
-        again.
+        last global batch, if it is not complete, is dropped. The pass after that is a complete
+        epoch again.
         """
         ### BEGIN SOLUTION
         self.epoch, self.seen = state["epoch"], state["seen"]

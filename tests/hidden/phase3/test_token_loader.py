@@ -235,6 +235,9 @@ def probe_states(data_loader, count):
         loader.set_epoch(epoch)
         seen.append(batches_of(loader))
     loader = make()
+    loader.load_state_dict(ended)
+    loader.set_epoch(0)
+    seen.append(batches_of(loader))
     loader.set_epoch(1)
     seen.append(batches_of(loader))
     started = make()
@@ -251,7 +254,7 @@ def test_states_before_and_after_an_epoch(ranks, rng):
     """A state from before the first batch, from the end of an epoch, or just loaded is right."""
     [seen] = ranks(probe_states, 1, process_group=False, count=int(rng.integers(12, 20)))
 
-    whole, fresh, ended, following, kept, again, restarted = seen
+    whole, fresh, ended, rest, following, kept, again, restarted = seen
     check_that(
         fresh == whole,
         "resume-lost",
@@ -262,6 +265,12 @@ def test_states_before_and_after_an_epoch(ranks, rng):
         "samples-missing" if len(ended) < len(following) else "resume-lost",
         "With the state from the end of epoch 0, and then set_epoch(1), the pass is not all of "
         "epoch 1. Setting another epoch must drop the position.",
+    )
+    check_that(
+        rest == [],
+        "samples-repeated",
+        "With the state from the end of epoch 0, a pass over epoch 0 is not empty. All of its "
+        "sequences have been used.",
     )
     check_that(
         kept + again == whole,

@@ -1,5 +1,9 @@
 """Visible tests of template_data_loader.py: few tokens, so that you can follow on paper."""
 
+import operator
+import random
+
+import numpy as np
 import torch
 
 from gradsync.testing import check, exercise, raise_mistake
@@ -34,10 +38,14 @@ def test_three_documents_make_five_rows(ranks):
 
 @exercise("phase3/pack_documents", points=1)
 def test_the_tokens_that_fill_no_row_are_dropped(ranks):
-    """The same documents with L = 4: two rows, from 11 to 21 and from 21 to 33; 0 is dropped."""
-    [[_, rows]] = ranks(probe_rows, 1, process_group=False, documents=DOCUMENTS, length=4)
+    """The same documents with L = 4: two rows, from 11 to 21 and from 21 to 33; 0 is dropped.
 
-    raise_mistake(diagnose_rows(rows, DOCUMENTS, 4, 0))
+    An empty document between two others has an end, too: 11 0 0 21 22 0.
+    """
+    for documents, length in ((DOCUMENTS, 4), ([[11], [], [21, 22]], 2)):
+        [[_, rows]] = ranks(probe_rows, 1, process_group=False, documents=documents, length=length)
+
+        raise_mistake(diagnose_rows(rows, documents, length, 0))
 
 
 @exercise("phase3/pack_documents", points=1)
@@ -146,18 +154,22 @@ def test_two_ranks_share_each_global_batch(ranks):
 
 @exercise("phase3/TokenLoader", points=1)
 def test_each_epoch_has_its_own_order(ranks):
-    """20 sequences: epochs 0 and 1 differ, epoch 0 has the same order in two processes."""
+    """20 sequences: epochs 0 and 1 differ, epoch 0 has the same order in two processes.
+
+    The processes begin with different global seeds, and the loader does not set them.
+    """
 
     def probe(rank, data_loader):
-        torch.manual_seed(rank)
+        for set_seed in (random.seed, np.random.seed, torch.manual_seed):
+            set_seed(rank)
         seen = []
         for epoch in (0, 1):
             loader = data_loader.TokenLoader(numbered(20), 1, 1, 0)
             loader.set_epoch(epoch)
             seen.append([inputs[0][0] // 10 for inputs, _ in batches_of(loader)])
-        return seen
+        return [seen, [random.random(), float(np.random.rand()), float(torch.rand(()))]]
 
-    first, second = ranks(probe, 2, process_group=False)
+    (first, states), (second, others) = ranks(probe, 2, process_group=False)
 
     for holds, code, text in (
         (first == second, "shuffle-differs-across-ranks", "Two processes get different orders."),
@@ -165,6 +177,12 @@ def test_each_epoch_has_its_own_order(ranks):
         (first[0] != first[1], "epoch-ignored", "Epochs 0 and 1 have the same order."),
     ):
         check(holds, code, f"{text} The order depends on the seed and the epoch.", guide=GUIDE)
+    check(
+        all(map(operator.ne, states, others)),
+        "global-rng-touched",
+        "A pass seeds the global random state, which dropout uses, too. Use your own generator.",
+        guide=GUIDE,
+    )
 
 
 @exercise("phase3/TokenLoader", points=1)
@@ -194,3 +212,50 @@ def test_three_ranks_continue_where_two_stopped(ranks):
 
     case = f"The epoch's order is {order_of(alone)}, and 4 of it were used. 3 ranks, batches of 1"
     raise_mistake(diagnose_batches(rest, order_of(alone), 1, case, start=4))
+
+
+@exercise("phase3/TokenLoader", points=1)
+def test_a_position_is_for_one_pass(ranks):
+    """6 sequences, one rank: a state from after 2 is for the next pass of its epoch only."""
+
+    def probe(data_loader):
+        def passes(*epochs, state=None):
+            loader = data_loader.TokenLoader(numbered(6), 1, 1, 0)
+            if state is not None:
+                loader.load_state_dict(state)
+            found = []
+            for epoch in epochs:
+                loader.set_epoch(epoch)
+                found.append(batches_of(loader))
+            return loader, found
+
+        loader, [first] = passes(0)
+        ended = loader.state_dict()
+        batches_of(loader, 2)
+        state = loader.state_dict()
+        left = batches_of(loader)
+        _, [second] = passes(1)
+        _, [_, again] = passes(0, 0, state=state)
+        _, [other] = passes(1, state=state)
+        _, [rest] = passes(0, state=ended)
+        return [[first, second], [left, again, other, rest]]
+
+    [[[first, second], seen]] = ranks(probe, 1, process_group=False)
+
+    for batches, wanted, text in zip(
+        seen,
+        (first, first, second, []),
+        (
+            "A pass that was left after 2 sequences changes the next pass",
+            "After a resumed pass, a further pass over the same epoch is not complete",
+            "After load_state_dict and set_epoch of another epoch, the pass is not that epoch",
+            "With the state from the end of epoch 0, a pass over epoch 0 is not empty",
+        ),
+        strict=True,
+    ):
+        check(
+            batches == wanted,
+            "samples-missing" if len(batches) < len(wanted) else "samples-repeated",
+            f"{text}: the sequences are {order_of(batches)}, but should be {order_of(wanted)}.",
+            guide=GUIDE,
+        )
