@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradsync.testing import assert_on_every_rank, check, each, exercise, raise_mistake
+from gradsync.testing.values import close
 from gradsync.text import ranks_text
 from support.probes.bucket_marks import mark
 from support.probes.sharded import Chain, Layer, Memory, full_state, seeded, wrapped
@@ -22,13 +23,14 @@ from support.rules.sharded_modules import (
 
 
 class Small(nn.Module):
-    """A matrix of 2 x 3, which begins as `start` to `start + 5`, and a shift of 2 zeros."""
+    """A matrix of 2 x 3, from `start` to `start + 5`, and a shift of 2 and a buffer of `start`."""
 
     def __init__(self, start=1.0):
         super().__init__()
         self.layer = nn.Linear(3, 2, bias=False)
-        self.shift = nn.Parameter(torch.zeros(2))
+        self.shift = nn.Parameter(torch.full((2,), start))
         self.layer.weight.data = start + torch.arange(6.0).view(2, 3)
+        self.register_buffer("begin", torch.tensor([start]))
 
     def forward(self, x):
         return self.layer(x) + self.shift
@@ -41,7 +43,11 @@ def test_two_ranks_keep_three_of_six_elements(ranks):
     def probe(rank, trainer):
         model = wrapped(trainer, Small(1.0 + rank))
         kept = [p.untyped_storage().nbytes() // p.itemsize for p in model.parameters()]
-        return [sorted(kept), full_state(model)["layer.weight"].tolist()]
+        state = full_state(model)
+        return [
+            sorted(kept),
+            *(state[name].tolist() for name in ("layer.weight", "shift", "begin")),
+        ]
 
     seen = ranks(probe, 2)
 
@@ -54,42 +60,59 @@ def test_two_ranks_keep_three_of_six_elements(ranks):
         guide=GUIDE,
     )
     check(
-        all(value[1] == [[1, 2, 3], [4, 5, 6]] for value in seen),
+        all(value[1:] == [[[1, 2, 3], [4, 5, 6]], [1, 1], [1]] for value in seen),
         "models-differ",
-        "Rank 0 begins with 1 to 6 in the matrix, and rank 1 with 2 to 7. full_state_dict must "
-        f"have 1 to 6, rank 0's values, but has {[value[1] for value in seen]} by rank.",
+        "Rank 0 begins with 1 to 6 in the matrix and 1 elsewhere, and rank 1 with 2 to 7 and 2. "
+        "full_state_dict must have rank 0's values, but has "
+        f"{[value[1:] for value in seen]} by rank.",
         ranks=range(2),
         guide=GUIDE,
     )
 
 
 def probe_step(rank, trainer):
-    """Take a step of size 1 with a loss whose gradient is 2.002 * (rank + 1) everywhere."""
+    """Take a step of size 1 with a loss that weights row i by 1.001 * (i + 1) * (rank + 1)."""
     model = wrapped(trainer, Small())
     before = full_state(model)
-    x = torch.full((1, 3), 2.0 * (rank + 1))
+    x = torch.tensor([[1.0, 2.0, 3.0]], requires_grad=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    (1.001 * model(x)).sum().backward()
+    (1.001 * (rank + 1) * model(x) * torch.tensor([1.0, 2.0])).sum().backward()
     model.finish()
     grads = [p.grad is not None and p.grad.shape == p.shape for p in model.parameters()]
     optimizer.step()
     after = full_state(model)
-    return {"gradients": {n: before[n] - after[n] for n in before}, "all": all(grads)}
+    moved = {name: before[name] - after[name] for name in ("layer.weight", "shift")}
+    return {"gradients": moved, "all": all(grads), "inputs": x.grad}
 
 
 @exercise("phase3/FullyShardedModule", points=1)
 def test_gradients_are_the_mean_over_two_ranks(ranks):
-    """Gradients of 2.002 and 4.004 in the matrix become 3.003; the shift's are 1.001."""
+    """Rank 1's gradients are twice those of rank 0: 1.001 * (1 2 3, 2 4 6), and 1.001 * (1 2).
+
+    Those of the inputs stay on their rank: 1.001 * (9 12 15), and twice that.
+    """
     seen = ranks(probe_step, 2)
 
+    rows, values = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0, 3.0])
     local = [
-        {"layer.weight": torch.full((2, 3), 2.002 * n), "shift": torch.full((2,), 1.001)}
+        {"layer.weight": 1.001 * n * torch.outer(rows, values), "shift": 1.001 * n * rows}
         for n in (1, 2)
     ]
     mean = {name: (one + local[1][name]) / 2 for name, one in local[0].items()}
     assert_on_every_rank(
         each(seen, lambda value: value["gradients"]), mean, mistakes=gradient_mistakes(local)
     )
+    for rank, value in enumerate(seen):
+        wanted = 1.001 * (rank + 1) * torch.tensor([[9.0, 12.0, 15.0]])
+        check(
+            close(value["inputs"], wanted),
+            "differs-from-single-process",
+            f"The gradient of rank {rank}'s inputs is {value['inputs'].tolist()}, but should be "
+            f"{wanted.tolist()}. Backward saves a view of the gathered matrix: give it the same "
+            "size, stride and offset after gathering again.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
     check(
         all(value["all"] for value in seen),
         "wrong-signature",
