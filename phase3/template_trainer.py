@@ -40,7 +40,7 @@ def token_weighted_loss(logits: Tensor, targets: Tensor, ignore_index: int = -10
     gradients. The ranks exchange a single number.
 
     Args:
-        logits: scores of shape (..., vocabulary).
+        logits: scores of shape (..., vocabulary). Half precision is converted to float32 first.
         targets: int64 tokens of shape (...).
         ignore_index: the target of the tokens that do not count.
 
@@ -220,7 +220,8 @@ def train(
 
     Returns:
         A list with `{"step", "loss", "grad_norm", "tokens_per_second"}` for each step of this call.
-        The loss is the mean over all tokens of all ranks, and the steps count from 0.
+        The loss is the mean over all tokens of all ranks, the norm that before clipping, without
+        the scale of the loss, and the steps count from 0.
     """
     # TODO: about 48 lines; `gradsync hint phase3/train` if you are stuck
     raise NotImplementedError("phase3/train")
