@@ -14,6 +14,7 @@ from support.rules.sharded_training import (
     batches_mistake,
     history_mistake,
     losses_mistake,
+    norm_mistake,
     scale_mistake,
     seed_mistake,
     together,
@@ -81,7 +82,7 @@ def test_gradients_are_clipped(ranks, rng):
 
 @exercise("phase3/train", points=0.5)
 def test_low_precision_learns_nearly_the_same(ranks, rng):
-    """In bfloat16 and float16, the losses are near those in float32, and equal on all ranks."""
+    """In bfloat16 and float16, losses and norms are near those in float32, and equal by rank."""
     seed, sequences = int(rng.integers(1000)), draw_sequences(rng, 12)
     options = {"steps": 6, "batch_size": 3, "lr": 0.02}
 
@@ -105,6 +106,7 @@ def test_low_precision_learns_nearly_the_same(ranks, rng):
             f"With compute_dtype={compute}, the losses are exactly those in float32: pass it on.",
             range(2),
         )
+        raise_mistake(norm_mistake(seen, exact))
     raise_mistake(scale_mistake(others[1], exact))
 
 

@@ -57,13 +57,16 @@ def draw_sequences(rng: Any, count: int) -> Any:
 
 @contextmanager
 def steps_of_optimizers() -> Iterator[list[dict[str, Any]]]:
-    """Record the class and the settings of the optimizer in each step."""
+    """Record the class and the settings of the optimizer, and its gradients, in each step."""
     steps: list[dict[str, Any]] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
         group = optimizer.param_groups[0]
         names = ("lr", "betas", "eps", "weight_decay")
-        steps.append({"class": type(optimizer).__name__, **{k: group.get(k) for k in names}})
+        grads = [p.grad for one in optimizer.param_groups for p in one["params"]]
+        squares = sum(float(g.double().square().sum()) for g in grads if g is not None)
+        settings = {name: group.get(name) for name in names}
+        steps.append({"class": type(optimizer).__name__, "squares": squares, **settings})
 
     hook = register_optimizer_step_pre_hook(note)
     try:

@@ -34,6 +34,7 @@ def one_process(
     *,
     zero: bool = True,
     clip: bool = True,
+    learn: bool = True,
 ) -> list[list[float]]:
     """Train on these global batches in one process; return the loss and the norm of each step."""
     model = language_model(seed)
@@ -49,7 +50,8 @@ def one_process(
         loss.backward()  # type: ignore[no-untyped-call]
         limit = max_norm if clip else math.inf
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit).item()
-        optimizer.step()
+        if learn:
+            optimizer.step()
         pairs.append([loss.item(), norm])
     return pairs
 
@@ -100,15 +102,20 @@ def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | 
 
 
 def _local_losses(seen: Sequence[Run]) -> Diagnosis | None:
-    pairs = [_pairs(run) for run in seen]
-    differ = [rank for rank, own in enumerate(pairs) if not _near(own, pairs[0])]
-    if not differ:
-        return None
-    text = (
-        f"The losses or norms on {ranks_text(differ)} differ from those on rank 0. Return the mean "
-        "loss over the tokens of all ranks."
-    )
-    return found("loss-is-local", text, GUIDE, differ)
+    for column, code, text in (
+        (0, "loss-is-local", "losses on {} differ. Return the mean loss over all ranks' tokens."),
+        (
+            1,
+            "norm-of-one-shard",
+            "norms on {} differ. Add up the squares of all ranks' parts, after `finish`.",
+        ),
+    ):
+        own = [[[pair[column]] for pair in _pairs(run)] for run in seen]
+        differ = [rank for rank, one in enumerate(own) if not _near(one, own[0])]
+        if differ:
+            ranks = ranks_text([0, *differ])
+            return found(code, f"The {text.format(ranks)}", GUIDE, differ)
+    return None
 
 
 def _pairs(run: Run) -> list[list[float]]:
@@ -140,6 +147,37 @@ def scale_mistake(seen: Sequence[Run], exact: Sequence[Run]) -> Diagnosis | None
         "become zero. Use a LossScaler for the loss and the step."
     )
     return found("loss-not-scaled", text, GUIDE, range(len(seen)))
+
+
+def norm_mistake(
+    seen: Sequence[Run], exact: Sequence[Run], max_norm: float = 1.0
+) -> Diagnosis | None:
+    """Judge the norms in the first step taken in half precision, by those in float32.
+
+    There is the norm in the history, and that of the gradients with which the optimizer steps.
+    """
+    histories = zip(seen[0]["history"], exact[0]["history"], strict=False)
+    norms = [(one["grad_norm"], other["grad_norm"]) for one, other in histories]
+    taken = [pair for pair in norms if math.isfinite(pair[0])]  # the others are skipped
+    if not taken or not all(run["optimizers"] for run in seen):
+        return None
+    norm, wanted = taken[0]
+    if not 0.5 * wanted < norm < 2 * wanted:
+        text = (
+            f"In half precision, grad_norm begins with {norm:.4g}, but with {wanted:.4g} in "
+            "float32. It is the norm before clipping, without the scale of the loss."
+        )
+        return found("norm-of-one-shard", text, GUIDE, range(len(seen)))
+    used = math.sqrt(sum(run["optimizers"][0]["squares"] for run in seen))
+    limit = min(wanted, max_norm)  # replicated gradients are in `used` once for each rank
+    if 0.5 * limit < used < 2 * math.sqrt(len(seen)) * limit:
+        return None
+    text = (
+        f"In half precision, the optimizer first steps with gradients of the norm {used:.3g}, but "
+        f"max_norm and the norm in float32 make it about {limit:.3g}. Compare a scaled norm with a "
+        "scaled limit, or unscale the gradients before you clip."
+    )
+    return found("not-clipped", text, GUIDE, range(len(seen)))
 
 
 def losses_mistake(
@@ -184,6 +222,11 @@ def losses_mistake(
     for options, code, text in (
         ({"zero": False}, "gradients-not-zeroed", "Gradients of earlier steps are not cleared."),
         ({"clip": False}, "not-clipped", "Gradients are not clipped to max_norm before the step."),
+        (
+            {"learn": False},
+            "does-not-learn",
+            "The model does not learn: are the gradients cleared between backward and the step?",
+        ),
     ):
         if _near(losses(own), losses(alone(**options)), 1e-3):
             return found(code, f"{text} {begin}", GUIDE, everyone)

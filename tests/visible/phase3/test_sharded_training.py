@@ -21,7 +21,15 @@ from support.probes.sharded_files import (
     step,
     working_in,
 )
-from support.rules.sharded_training import history_mistake, scale_mistake, seed_mistake
+from support.rules.sharded_training import (
+    batches_mistake,
+    history_mistake,
+    losses_mistake,
+    norm_mistake,
+    scale_mistake,
+    seed_mistake,
+    together,
+)
 
 GUIDE, TRAINING = "Checkpoints in shards", "Training a transformer"
 
@@ -64,7 +72,7 @@ def test_both_ranks_write_and_then_return(ranks):
 
 @exercise("phase3/save_sharded", points=1)
 def test_a_save_that_fails_leaves_the_previous_one(ranks):
-    """The second save can't write the state of the optimizer: step 1 can still be loaded."""
+    """The second save, also of step 1, fails in `torch.save`: the first can still be loaded."""
 
     def probe(trainer):
         model, optimizer = made(trainer, 1)
@@ -72,7 +80,7 @@ def test_a_save_that_fails_leaves_the_previous_one(ranks):
         saved = full_state(model)
         model, optimizer = made(trainer, 2)
         plain, torch.save = torch.save, _interrupted
-        failed = raised(lambda: trainer.save_sharded("kept", model, optimizer, 2))
+        failed = raised(lambda: trainer.save_sharded("kept", model, optimizer, 1))
         torch.save = plain
         model, optimizer = made(trainer, 3)
         found = outcome(lambda: trainer.load_sharded("kept", model, optimizer), model)
@@ -199,6 +207,7 @@ def test_two_ranks_train_like_one(ranks):
     one = ranks(probe_train, 1, rows=sequences(), runs=[{**options, "batch_size": 4}])
 
     raise_mistake(history_mistake([value[0] for value in two], 0, 4))
+    raise_mistake(losses_mistake([value[0] for value in two], 1, sequences()))
     losses = [[entry["loss"] for entry in value[0]["history"]] for value in (*two, *one)]
     check(
         all(len(own) == 4 for own in losses),
@@ -233,17 +242,18 @@ def test_two_ranks_train_like_one(ranks):
 
 @exercise("phase3/train", points=1)
 def test_training_resumes(ranks):
-    """With a folder, 7 steps and then 9: the second call takes 2 steps of the second epoch."""
+    """With a folder, 7 steps and then 10: the second call ends the second epoch, of 5 steps."""
     options = {"lr": 0.05, "batch_size": 1, "resume_from": "run"}
-    runs = [{**options, "steps": 7}, {**options, "steps": 9}]
-    runs.append({"lr": 0.05, "batch_size": 1, "steps": 9})
+    runs = [{**options, "steps": 7}, {**options, "steps": 10}]
+    runs.append({"lr": 0.05, "batch_size": 1, "steps": 10})
 
     seen = ranks(probe_train, 2, rows=sequences(), runs=runs)
 
-    raise_mistake(history_mistake([value[1] for value in seen], 7, 2))
+    raise_mistake(history_mistake([value[1] for value in seen], 7, 3))
+    raise_mistake(batches_mistake(together([value[2] for value in seen]), 10, 2, 1))
     first, second, whole = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
-        len(first) == 7 and len(second) == 2 and np.allclose(first + second, whole, atol=1e-4),
+        len(first) == 7 and len(second) == 3 and np.allclose(first + second, whole, atol=1e-4),
         "resume-lost",
         f"The losses of 7 steps, and of the resumed call, are {np.round(first, 4).tolist()} and "
         f"{np.round(second, 4).tolist()}, but {np.round(whole, 4).tolist()} without interruption.",
@@ -264,6 +274,7 @@ def test_all_options_have_an_effect(ranks):
     every = case_by_case(seen, len(runs))
     raise_mistake(seed_mistake(every[0], every[3]))
     raise_mistake(scale_mistake(every[4], every[0]))
+    raise_mistake(norm_mistake(every[4], every[0]))
     plain, low, clipped = ([e["loss"] for e in seen[0][n]["history"]] for n in range(3))
     check(
         low != plain and np.allclose(low, plain, atol=0.2),
