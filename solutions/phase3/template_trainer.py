@@ -151,7 +151,8 @@ class FullyShardedModule(nn.Module):
     backward, the parameter is gathered from all ranks, in `compute_dtype` if that is given, and
     right afterwards it is freed. As soon as its gradient is ready, it is reduce-scattered to the
     mean over ranks, in the parameter's own dtype. Parameters with fewer dimensions, such as biases
-    and norms, are replicated in their own dtype, and their gradients are averaged.
+    and norms, are replicated in their own dtype, and their gradients are averaged. A bias beside a
+    sharded parameter is converted to `compute_dtype` while both compute.
 
     `parameters()` are what an optimizer steps. After `finish()`, each trainable one has a gradient
     of its own shape and dtype. Tied, frozen and unused parameters, several forwards before a
