@@ -37,6 +37,13 @@ SEEN = {
     "stops-after-the-first-batch",
     "predicts-one-class-for-a-batch",
     "uses-the-rank-as-the-gpu's-number",
+    "keeps-the-position-in-later-passes",
+    "forgets-the-position-at-the-end-of-a-pass",
+    "doubles-the-scale-only-once",
+    "adds-up-in-half-precision",
+    "averages-no-small-gradients",
+    "clears-the-gradients-before-the-step",
+    "returns-scaled-norms",
 }
 
 
