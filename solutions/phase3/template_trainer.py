@@ -54,7 +54,7 @@ def token_weighted_loss(logits: Tensor, targets: Tensor, ignore_index: int = -10
     gradients. The ranks exchange a single number.
 
     Args:
-        logits: scores of shape (..., vocabulary). Half precision is converted to float32 first.
+        logits: scores of shape (..., vocabulary).
         targets: int64 tokens of shape (...).
         ignore_index: the target of the tokens that do not count.
 
@@ -151,8 +151,7 @@ class FullyShardedModule(nn.Module):
     backward, the parameter is gathered from all ranks, in `compute_dtype` if that is given, and
     right afterwards it is freed. As soon as its gradient is ready, it is reduce-scattered to the
     mean over ranks, in the parameter's own dtype. Parameters with fewer dimensions, such as biases
-    and norms, are replicated in their own dtype, and their gradients are averaged. A bias beside a
-    sharded parameter is converted to `compute_dtype` while both compute.
+    and norms, are replicated in their own dtype, and their gradients are averaged.
 
     `parameters()` are what an optimizer steps. After `finish()`, each trainable one has a gradient
     of its own shape and dtype. Tied, frozen and unused parameters, several forwards before a

@@ -40,7 +40,6 @@ SEEN = {
     "keeps-the-position-in-later-passes",
     "forgets-the-position-at-the-end-of-a-pass",
     "doubles-the-scale-only-once",
-    "adds-up-in-half-precision",
     "averages-no-small-gradients",
     "clears-the-gradients-before-the-step",
     "returns-scaled-norms",

@@ -1,6 +1,5 @@
 """What starting and ending the process group promises."""
 
-import os
 import socket
 import time
 from contextlib import suppress
@@ -44,7 +43,6 @@ def info_of(trainer, rank, world_size, port, address="127.0.0.1"):
 
 def probe_group(rank, world_size, trainer, port):
     """Set up a group while the usual ports are in use; report the properties of the group."""
-    os.environ["MASTER_PORT"] = str(USUAL_PORTS[0])  # of an earlier run: `info` has another port
     taken = [listen(usual) for usual in USUAL_PORTS] if rank == 0 else []
     info = info_of(trainer, rank, world_size, port, MASTER)
     device = trainer.setup_distributed(info)

@@ -71,8 +71,7 @@ def address_taken(seen: Observation, _expected: Any) -> Diagnosis | None:
         return None
     text = (
         "setup_distributed could not listen on its port because the port is in use. Either it is "
-        "not the port in `info` but, for example, the one that MASTER_PORT already contains, or "
-        "another rank acts as rank 0 too: pass the `rank` in `info`."
+        "not the port in `info`, or another rank acts as rank 0 too: pass the `rank` in `info`."
     )
     return _found("wrong-master", seen, text)
 

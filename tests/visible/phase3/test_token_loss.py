@@ -90,22 +90,3 @@ def test_the_ranks_exchange_one_number(ranks):
         "weight 2 / 3, and the others have no gradient.",
         guide=GUIDE,
     )
-
-
-@exercise("phase3/token_weighted_loss", points=1)
-def test_half_precision_is_added_up_in_float32(ranks):
-    """Equal logits in bfloat16: the loss is ln 2, 0.6931, not 0.6914, its value in bfloat16."""
-
-    def probe(trainer):
-        targets = torch.tensor([0, 1, 0])
-        return float(trainer.token_weighted_loss(torch.zeros(3, 2).bfloat16(), targets))
-
-    [loss] = ranks(probe, 1)
-
-    check(
-        abs(loss - math.log(2)) < 1e-5,
-        "differs-from-single-process",
-        f"With logits in bfloat16, the loss is {loss:.4f}, but should be {math.log(2):.4f}. "
-        "Convert the logits to float32 first.",
-        guide=GUIDE,
-    )
