@@ -30,8 +30,9 @@ def facts_of(guards: Iterable[Guard]) -> dict[str, bool]:
 
     Conditions that depend on the rank are left out.
     """
-    equal = (guard for guard in guards if not guard.value.tags & {RANK, MAYBE_RANK})
-    return {text: sense for g in equal for text, sense in _facts(g.test, g.positive)}
+    equal = [guard for guard in guards if not guard.value.tags & {RANK, MAYBE_RANK}]
+    pairs = (fact for g in reversed(equal) for fact in _facts(g.test, g.positive))
+    return dict(pairs)  # the outer conditions hold, even if "equal to 1" meant something else
 
 
 def _facts(test: ast.expr | None, sense: bool) -> Iterator[tuple[str, bool]]:
@@ -81,7 +82,7 @@ def _plain(test: ast.expr) -> tuple[str, bool]:
     """Return a test without negation, and whether both mean the same: `a != b`, `a == b`, False."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         op, right = test.ops[0], test.comparators[0]
-        if isinstance(op, ast.Eq) and getattr(right, "value", None) == 1:
+        if isinstance(op, ast.Eq) and ast.unparse(right) == "1":
             op = ast.LtE()  # of a number of ranks
         opposite = _OPPOSITES.get(type(op))
         plain = ast.Compare(test.left, [opposite or op], [right])

@@ -22,6 +22,7 @@ from gradsync.review.flow.values import (
 )
 
 Env = MutableMapping[str, Value]
+_LITERALS = (ast.Constant, ast.UnaryOp)
 
 
 class Frame:
@@ -125,7 +126,10 @@ class Frame:
 
 
 def _constant(node: ast.expr | None) -> Value:
-    return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
+    try:
+        return Value(const=ast.literal_eval(node)) if isinstance(node, _LITERALS) else Value()
+    except ValueError:  # such as `-x`
+        return Value()
 
 
 def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:

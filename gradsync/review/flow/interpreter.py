@@ -285,6 +285,8 @@ class Interpreter:
             test = test.operand
         if isinstance(test, ast.Compare):
             test = test.left
+        if isinstance(test, ast.Attribute):
+            return test.attr == "training"  # known only in evaluation mode
         return isinstance(test, ast.Name) and test.id in self.frame.fixed
 
     def _branches(
@@ -528,6 +530,8 @@ class Interpreter:
         """Return an attribute of an object; None if nothing is known about it."""
         if name in thing.attrs:
             return thing.attrs[name]
+        if name == "training" and thing.evaluates:
+            return Value(const=False)
         if name == "module" and thing.kind in ("ddp", "fsdp"):
             return thing.inner
         if name == "_orig_mod" and thing.kind == "compiled":
@@ -904,7 +908,10 @@ class Interpreter:
         if target is not None and target.code is not None:
             self.spawned.add(step.node)
             args = self._numbered(step, passed.parts) if process else (rank, *passed.parts)
+            outer = self.guards  # also of a rank, which starts ranks of its own
+            self.guards = [g for g in outer if not g.value.tags & {RANK, MAYBE_RANK}]
             self.follow(target.code, step, args, {})
+            self.guards = outer
         return Value(things=frozenset({Thing("process", step)}))
 
     def _numbered(self, step: Step, passed: tuple[Value, ...]) -> tuple[Value, ...]:

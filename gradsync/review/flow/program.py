@@ -18,6 +18,9 @@ from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.values import RANK, SPAWNED, Code, Departure, Step, Thing, Value
 
 _TEST = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+_SEVERAL = re.compile(
+    r"(^|\.)(is_|use_)?(distributed|multi_?gpu(_flag|_mode)?)( == True)?$|world_?size > 1$"
+)
 _START = "torch.distributed.init_process_group"
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -144,7 +147,15 @@ def _in_another_mode(step: Step, starts: list[Step]) -> bool:
     facts = facts_of(step.guards) if starts and step.guards else {}
     if not facts:
         return False
-    return all(_contradict(facts, facts_of(start.guards)) for start in starts)
+    others = [facts_of(start.guards) for start in starts]
+    if _of_one_process(facts) and not all(map(_of_one_process, others)):
+        return True
+    return all(_contradict(facts, other) for other in others)
+
+
+def _of_one_process(facts: dict[str, bool]) -> bool:
+    """Return whether there is one process: the other branch of `if args.distributed`."""
+    return any(not sense and _SEVERAL.search(text) for text, sense in facts.items())
 
 
 def _contradict(some: dict[str, bool], others: dict[str, bool]) -> bool:

@@ -177,7 +177,8 @@ def _range(limits: tuple[Value, ...]) -> Value:
 
 def _of_library(step: Step) -> Value | None:
     """Return random numbers, sorted elements, or a model of another library."""
-    if step.path in _DRAWS and not {"generator", "random_state"} & set(step.kwargs):
+    again = step.path.endswith("choice") and "replace" not in step.kwargs  # may draw it twice
+    if step.path in _DRAWS and not again and not {"generator", "random_state"} & set(step.kwargs):
         return mixed([*step.args]).tagged(UNSEEDED)
     if step.path == "builtins.sorted" and step.args:
         return step.args[0].without(UNORDERED)
@@ -301,7 +302,8 @@ def _of_model(step: Step) -> Value | None:
     """Return the result of a method of `nn.Module` or of a wrapper; None for others."""
     name = step.method
     if name in ("eval", "train"):
-        for thing in step.receiver.things:
+        wrapped = (inner for thing in step.receiver.things for inner in thing.inner.things)
+        for thing in (*step.receiver.things, *wrapped):
             thing.evaluates = name == "eval" or (bool(step.args) and step.args[0].const is False)
     if name in _SAME_MODEL.split():
         return step.receiver

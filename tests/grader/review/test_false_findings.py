@@ -794,6 +794,86 @@ if sys.argv[1:]:
     model.load_state_dict(torch.load(sys.argv[1], map_location=torch.device("cuda:0")))
 DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
 """,
+    "DDP015 and DDP042: the ranks that one rank starts": """
+def probe(rank, size):
+    dist.init_process_group("gloo", "file:///tmp/probe", rank=rank, world_size=size)
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    step(model, torch.ones(1, 2), torch.optim.SGD(model.parameters(), 0.1))
+    dist.destroy_process_group()
+
+def main(rank, size):
+    dist.init_process_group("gloo", "file:///tmp/main", rank=rank, world_size=size)
+    dist.barrier()
+    if rank == 0:
+        torch.multiprocessing.spawn(probe, args=(size,), nprocs=size)
+    dist.destroy_process_group()
+
+torch.multiprocessing.spawn(main, args=(2,), nprocs=2)
+""",
+    "DDP015: a collective of the training mode only": """
+class Net(nn.Module):
+    def forward(self, x):
+        if self.training:
+            dist.all_reduce(x)
+        return x
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(Net())
+model.train()
+model(torch.ones(1, 2))
+model.eval()
+if dist.get_rank() == 0:
+    model(torch.ones(1, 2))
+""",
+    "DDP040: a loader whose default is to have no rank": """
+def loader_of(data, rank=-1, size=-1):
+    sampler = None
+    if rank >= 0 and size >= 0:
+        sampler = DistributedSampler(data, size, rank)
+    return DataLoader(data, sampler=sampler)
+
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+model = DistributedDataParallel(nn.Linear(2, 1))
+train = loader_of(data, dist.get_rank(), dist.get_world_size())
+for x, y in train:
+    model(x).sum().backward()
+if dist.get_rank() == 0:
+    model.eval()
+    total = 0.0
+    with torch.no_grad():
+        for x, y in loader_of(data):
+            total += model.module(x).sum().item()
+    print(total)
+""",
+    "DDP009: a file of the mode with one process": """
+def begin(args):
+    if "RANK" not in os.environ:
+        args.distributed = False
+        return
+    args.distributed = True
+    dist.init_process_group("gloo")
+
+import argparse
+args = argparse.ArgumentParser().parse_args()
+begin(args)
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+if args.distributed:
+    if dist.get_rank() == 0:
+        torch.save(model.module.state_dict(), "model.pt")
+else:
+    torch.save(model.state_dict(), "model.pt")
+""",
+    "DDP035: negative samples": """
+import numpy
+dist.init_process_group("gloo")
+pairs = torch.load("pairs.pt", map_location="cpu")
+data = TensorDataset(pairs, torch.tensor(numpy.random.choice(pairs.numpy(), size=8)))
+model = DistributedDataParallel(nn.Linear(2, 1))
+for x, other in DataLoader(data, sampler=DistributedSampler(data)):
+    model(x - other).sum().backward()
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 
