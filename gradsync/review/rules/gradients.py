@@ -28,10 +28,12 @@ from gradsync.review.queries import (
 
 _DIVISIONS = ("div", "div_", "mul", "mul_", "true_divide", "true_divide_")
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
-_AVERAGES = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather")
+_AVERAGES = (
+    "all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "all_gather", "gather",
+)  # fmt: skip
 _OTHER_WAYS = (
     r"_hook\(|deepspeed|horovod|hvd\.|[Aa]ccelerat|[Ll]ightning|parallelize|average_grad|sync_grad|"
-    r"[Ff]abric|apex|colossal|bagua|average_model|broadcast_object_list|recv\("
+    r"[Ff]abric|apex|colossal|bagua|average_model|broadcast_object_list|recv\(|dist\w*\.Reducer\("
 )
 _RANKS = re.compile("world|size|replicas|ranks|nprocs|num_")
 
@@ -268,6 +270,12 @@ def clipped_too_early(program: Program) -> Iterator[Hit]:
             )
 
 
+def _of_another(average: Step, clip: Step) -> bool:
+    """Return whether an all-reduce after a clip is of one parameter: `temperature.grad`."""
+    beside = average.function == clip.function and len(average.loops) <= len(clip.loops)
+    return beside and ast.unparse(average.node.args[0]).endswith((".grad", ".grad.data"))
+
+
 def _averaged_later(program: Program, position: int, averages: set[int]) -> bool:
     """Return whether an all-reduce of gradients comes before the next optimizer step."""
     here = program.steps[position]
@@ -278,6 +286,6 @@ def _averaged_later(program: Program, position: int, averages: set[int]) -> bool
             step.receiver.of_kind("optimizer", "scaler") or not step.path
         ):
             return False
-        if step.index in averages:
+        if step.index in averages and not _of_another(step, here):
             return not any(WORLD in guard.value.tags for guard in here.guards)
     return False

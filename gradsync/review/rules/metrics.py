@@ -23,6 +23,7 @@ from gradsync.review.queries import function_around, names_rank
 _RANKS = re.compile("world_?size|num_replicas|num_ranks|n_ranks|nprocs", re.IGNORECASE)
 _REPORTS = ("add_scalar", "info", "log", "write")  # methods
 _LOGS = ("builtins.print", "wandb.log", "mlflow.log_metric", "mlflow.log_metrics", "logging.info")
+_ALARM = re.compile(r"is_?nan|is_?inf|isfinite")
 _EVALUATES = re.compile("eval|valid|test", re.IGNORECASE)
 
 
@@ -82,6 +83,8 @@ def metric_of_one_rank(program: Program) -> Iterator[Hit]:
             continue  # each rank reports its own value
         if any(loop.over.of_kind("loader") and loop not in trained for loop in step.loops):
             continue  # such as the progress of the evaluation
+        if any(g.test is not None and _ALARM.search(ast.unparse(g.test)) for g in step.guards):
+            continue  # a warning of this rank
         if any(EVAL in value.deep_tags() for value in values):
             yield at(
                 step,

@@ -186,6 +186,7 @@ def calls_the_inner_model(program: Program) -> Iterator[Hit]:
         for step in program.steps
         if step.method not in METHODS and wrapped.keys() & step.receiver.things
     }
+    trained = [models_of(optimizer.inner) for optimizer in program.things("optimizer")]
     seen = set()
     for backward in program.backwards:
         for output in (*backward.receiver.deep(), *(t for a in backward.args for t in a.deep())):
@@ -198,6 +199,8 @@ def calls_the_inner_model(program: Program) -> Iterator[Hit]:
             inner = models.surely("model", "compiled") and len(models.things) == 1
             wrapper = wrapped.get(next(iter(models.things))) if inner else None
             made = wrapper.step if wrapper is not None else None
+            if trained and all(trained) and not any({wrapper, *models.things} & t for t in trained):
+                continue  # no optimizer has its parameters
             if made and program.before(made, called) and facts_agree(made, called):
                 yield at(
                     called,

@@ -874,6 +874,55 @@ model = DistributedDataParallel(nn.Linear(2, 1))
 for x, other in DataLoader(data, sampler=DistributedSampler(data)):
     model(x - other).sum().backward()
 """,
+    "DDP030: another parameter's gradient is averaged later": """
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(2, 1))
+scale = nn.Parameter(torch.ones(1))
+(model(torch.ones(1, 2)) * scale).sum().backward()
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+dist.all_reduce(scale.grad, op=dist.ReduceOp.AVG)
+""",
+    "DDP034: gradients that one rank gathers and scatters": """
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+torch.manual_seed(0)
+model = nn.Linear(2, 1)
+for x, y in DataLoader(data, sampler=DistributedSampler(data)):
+    model(x).sum().backward()
+    for p in model.parameters():
+        parts = [torch.zeros_like(p) for _ in range(size)] if rank == 0 else None
+        dist.gather(p.grad, parts)
+        if rank == 0:
+            parts = [torch.stack(parts).mean(0)] * size
+        dist.scatter(p.grad, parts)
+""",
+    "DDP034: a wrapper of the script's own": """
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        self.reducer = dist.Reducer(list(module.parameters()))
+
+    def forward(self, x):
+        return self.module(x)
+
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+torch.manual_seed(0)
+model = Wrapper(nn.Linear(2, 1))
+for x, y in DataLoader(data, sampler=DistributedSampler(data)):
+    model(x).sum().backward()
+""",
+    "DDP027: a frozen model beside the trained one": """
+dist.init_process_group("gloo")
+teacher = DistributedDataParallel(nn.Linear(2, 1))
+model = DistributedDataParallel(nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+x = torch.ones(1, 2)
+(model(x) - teacher.module(x)).sum().backward()
+optimizer.step()
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 
