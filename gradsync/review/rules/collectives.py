@@ -105,13 +105,21 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     yield from _in_the_order_of_a_set(program)
     has_buffers = bool(batch_norms(program))
     for step in program.steps:
-        forward = has_buffers and _broadcasts_buffers(step)
+        sharded = any(t.step is step and t.inner.surely("fsdp") for t in step.result.things)
+        forward = sharded or (has_buffers and _broadcasts_buffers(step))
         if not forward and not ranks_wait(step):
             continue
         guard = next((g for g in step.guards if RANK in g.value.tags and not g.early), None)
         if guard is None or _done_elsewhere(program, step, guard):
             continue
         where = f"{_because_of(program, step, guard)} only some ranks "
+        if sharded:
+            yield at(
+                step,
+                f"{where}call the wrapped model. Its forward pass gathers the parameters, and the "
+                "other ranks don't take part.",
+            )
+            return
         if forward:
             yield at(
                 step,
@@ -309,13 +317,15 @@ def _loops_left_by_ranks(program: Program) -> Iterator[Hit]:
     applies=any_part,
 )
 def depends_on_samples(program: Program) -> Iterator[Hit]:
-    """Find collectives and backward passes under a condition on a rank's own values."""
+    """Find the first collective or backward pass under each condition on a rank's own values."""
+    seen = set()
     for step in program.steps:
         if not ranks_wait(step):
             continue
         tags = ((guard, guard.value.tags) for guard in step.guards)
         guard = next((g for g, t in tags if t & {DATA, CLOCK} and RANK not in t), None)
-        if guard is not None:
+        if guard is not None and guard.node not in seen:
+            seen.add(guard.node)
             yield at(
                 step,
                 f"The condition in {place(program, step, guard.node)} depends on this rank's own "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
@@ -44,11 +45,22 @@ def _by_rank(step: Step) -> bool:
     "The ranks begin with different models",
     topic="all ranks begin with the same model",
     remedy="Broadcast rank 0's parameters and buffers before training.",
-    applies=lambda program: program.whole and bool(program.averages_by_hand),
+    applies=data_parallel,
 )
 def different_models(program: Program) -> Iterator[Hit]:
     """Find models that are made after a seed that differs by rank, and are never made equal."""
-    if program.wrappers or any("broadcast" in step.collective for step in program.steps):
+    for step in program.methods("apply"):
+        named = step.args and "init" in ast.unparse(step.node.args[0])
+        if named and step.receiver.surely("ddp") and not mentions(program, _MADE_EQUAL):
+            yield at(
+                step,
+                "The wrapper has made the ranks' models equal, but without a seed, each rank then "
+                "draws other parameters here.",
+                "Initialise the model before wrapping it.",
+            )
+            return
+    broadcasts = any("broadcast" in step.collective for step in program.steps)
+    if program.wrappers or not program.averages_by_hand or broadcasts:
         return
     seeds = [step for step in program.calls(*_SEEDS) if _by_rank(step)]
     models = [thing.step for thing in program.things("model") if thing.step]

@@ -183,6 +183,42 @@ local_rank = int(os.environ["LOCAL_RANK"])
 share = DistributedSampler(data, torch.cuda.device_count(), local_rank)
 """,
     ),
+    "two collectives under one condition, of which the ranks reach only the first": (
+        "DDP017",
+        BEGIN
+        + MODEL
+        + """
+for (x,) in DataLoader(data, sampler=DistributedSampler(data)):
+    loss = model(x).sum()
+    if not torch.isfinite(loss):
+        continue
+    loss.backward()
+    dist.all_reduce(loss.detach())
+""",
+    ),
+    "a forward pass of a sharded model on one rank": (
+        "DDP015",
+        BEGIN
+        + """
+from torch.distributed.fsdp import FullyShardedDataParallel
+model = FullyShardedDataParallel(nn.Linear(2, 1).cuda())
+if dist.get_rank() == 0:
+    with torch.no_grad():
+        print(model(torch.ones(1, 2)))
+""",
+    ),
+    "parameters that each rank draws after wrapping": (
+        "DDP032",
+        BEGIN
+        + """
+def init_weights(layer):
+    nn.init.normal_(layer.weight)
+
+"""
+        + MODEL
+        + "model.apply(init_weights)\n"
+        + STEP,
+    ),
     "a sampler that gets the epoch, but does not shuffle": (
         "DDP005",
         BEGIN
