@@ -41,11 +41,17 @@ _COLLECTIVE_CALLS = (
 _COLLECTIVE_METHODS = ("full_tensor", "consolidate_state_dict")
 _GROUPS = {"process_group", "mesh", "device_mesh", "no_dist"}
 _MACHINES = (
-    r"n_?nodes|num_(nodes|machines)|(node|machine)_rank|NODE_RANK|SLURM_|GROUP_RANK|\.nodes\b|OMPI_|"
+    r"n_?nodes(?![= ]1\b)|(args\.|opt\.|--)num[-_](nodes|machines)|(node|machine)_rank|NODE_RANK|"
+    r"SLURM_|GROUP_RANK|(args|opt|config)\.nodes\b|OMPI_|"
     r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
 )
-_LOCALHOST = r"localhost|127\.0\.0\.1|standalone|[Ss]ingle[-_ ]?([Nn]ode|[Mm]achine)"
-_ADDRESS = r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
+_ONE_MACHINE = (
+    r"localhost|127\.0\.0\.1|standalone|[Ss]ingle[-_ ]?([Nn]ode|[Mm]achine)|n_?nodes[= ]1\b"
+)
+_ADDRESS = (
+    r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
+    r"""|["']--(master|server)[-_](ip|addr(ess)?)["'][^\n]*required=True"""
+)
 _WITH_BATCH_NORM = re.compile(
     r"^torchvision\.models\..*(resnet|resnext|densenet|mobilenet|efficientnet|regnet|mnasnet|_bn$)"
     r"|\.BatchNorm[123]d$"
@@ -247,7 +253,7 @@ def any_number_of_machines(program: Program) -> bool:
     If the script does not pass a rank to the process group, its launcher decides on the machines.
     """
     by_launcher = not program.parent and any("rank" not in s.kwargs for s in program.starts)
-    return on_several_machines(program) or (by_launcher and not mentions(program, _LOCALHOST))
+    return on_several_machines(program) or (by_launcher and not mentions(program, _ONE_MACHINE))
 
 
 def share_files(program: Program) -> bool:

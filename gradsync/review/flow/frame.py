@@ -22,7 +22,6 @@ from gradsync.review.flow.values import (
 )
 
 Env = MutableMapping[str, Value]
-_LITERALS = (ast.Constant, ast.UnaryOp)
 
 
 class Frame:
@@ -126,10 +125,9 @@ class Frame:
 
 
 def _constant(node: ast.expr | None) -> Value:
-    try:
-        return Value(const=ast.literal_eval(node)) if isinstance(node, _LITERALS) else Value()
-    except ValueError:  # such as `-x`
-        return Value()
+    if isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-1":
+        return Value(const=-1)
+    return Value(const=node.value) if isinstance(node, ast.Constant) else Value()
 
 
 def merged(states: list[dict[str, Value]], test: Value) -> dict[str, Value]:

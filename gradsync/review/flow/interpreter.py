@@ -385,7 +385,9 @@ class Interpreter:
             self._bind_attribute(target, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
             for number, part in enumerate(target.elts):
-                known = number < len(value.parts) and len(value.parts) == len(target.elts)
+                longer = len(value.parts) > len(target.elts)  # a tuple of another `return`
+                known = number < len(value.parts) and not isinstance(part, ast.Starred)
+                known &= longer or len(value.parts) == len(target.elts)
                 self.bind(part, value.parts[number] if known else self._part(value))
         elif isinstance(target, ast.Starred):
             self.bind(target.value, value)
@@ -449,6 +451,9 @@ class Interpreter:
             self._call(ast.copy_location(ast.Call(set_item, [target.slice, target], []), target))
             self.steps[-1].args = (self.steps[-1].args[0], value)
             return
+        if isinstance(target.value, ast.Attribute) and value.tags & {RANK, MAYBE_RANK}:
+            for thing in self.value_of(target.value.value).things:
+                thing.attrs[target.value.attr] = Value(tags=frozenset({MAYBE_RANK}))
         if isinstance(target.value, ast.Name):
             previous = self.frame.env.get(target.value.id)
             name = self.value_of(target.slice).const

@@ -146,8 +146,9 @@ def downloaded_on_every_rank(program: Program) -> Iterator[Hit]:
     for step in program.steps:
         if not _downloads(step):
             continue
-        if not surely_on_every_rank(step):
-            first.add(step.path)
+        waits = (s for s in program.steps[: step.index] if s.collective == "barrier")
+        if not surely_on_every_rank(step) or any(s.on_some_ranks for s in waits):
+            first.add(step.path)  # or all but one rank wait before it
         elif step.path not in first:
             yield at(
                 step,

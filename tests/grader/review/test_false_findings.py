@@ -794,6 +794,21 @@ if sys.argv[1:]:
     model.load_state_dict(torch.load(sys.argv[1], map_location=torch.device("cuda:0")))
 DistributedDataParallel(model)(torch.ones(1, 2)).sum().backward()
 """,
+    "DDP010 and DDP014: a process that is started by hand on each machine": """
+import argparse
+from torchvision.datasets import MNIST
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--master-ip", required=True)
+parser.add_argument("--rank", type=int)
+args = parser.parse_args()
+dist.init_process_group("gloo", f"tcp://{args.master_ip}:{sys.argv[1]}", rank=args.rank)
+MNIST(".", download=True)
+model = DistributedDataParallel(nn.Linear(2, 1))
+for epoch in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    print(epoch)
+""",
     "DDP015 and DDP042: the ranks that one rank starts": """
 def probe(rank, size):
     dist.init_process_group("gloo", "file:///tmp/probe", rank=rank, world_size=size)
@@ -846,6 +861,23 @@ if dist.get_rank() == 0:
             total += model.module(x).sum().item()
     print(total)
 """,
+    "DDP014 and DDP040: a warning": """
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+model = DistributedDataParallel(nn.Linear(2, 1))
+for x, y in DataLoader(data, sampler=DistributedSampler(data)):
+    logits = model(x)
+    if torch.isnan(logits).any():
+        print("not a number")
+    logits.sum().backward()
+model.eval()
+total = 0.0
+with torch.no_grad():
+    for x, y in DataLoader(data, sampler=DistributedSampler(data)):
+        total += model(x).sum().item()
+if total != total or torch.isinf(torch.tensor(total)):
+    print(f"the loss is {total}")
+""",
     "DDP009: a file of the mode with one process": """
 def begin(args):
     if "RANK" not in os.environ:
@@ -864,15 +896,6 @@ if args.distributed:
         torch.save(model.module.state_dict(), "model.pt")
 else:
     torch.save(model.state_dict(), "model.pt")
-""",
-    "DDP035: negative samples": """
-import numpy
-dist.init_process_group("gloo")
-pairs = torch.load("pairs.pt", map_location="cpu")
-data = TensorDataset(pairs, torch.tensor(numpy.random.choice(pairs.numpy(), size=8)))
-model = DistributedDataParallel(nn.Linear(2, 1))
-for x, other in DataLoader(data, sampler=DistributedSampler(data)):
-    model(x - other).sum().backward()
 """,
     "DDP030: another parameter's gradient is averaged later": """
 dist.init_process_group("gloo")
@@ -922,6 +945,60 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 x = torch.ones(1, 2)
 (model(x) - teacher.module(x)).sum().backward()
 optimizer.step()
+""",
+    "DDP035: negative samples": """
+import numpy
+dist.init_process_group("gloo")
+pairs = torch.load("pairs.pt", map_location="cpu")
+data = TensorDataset(pairs, torch.tensor(numpy.random.choice(pairs.numpy(), size=8)))
+model = DistributedDataParallel(nn.Linear(2, 1))
+for x, other in DataLoader(data, sampler=DistributedSampler(data)):
+    model(x - other).sum().backward()
+""",
+    "DDP010: all ranks but one wait before a download": """
+from torchvision.datasets import MNIST
+
+dist.init_process_group("gloo")
+if dist.is_initialized():
+    if dist.get_rank() != 0:
+        dist.barrier()
+MNIST(".", download=True)
+if dist.is_initialized():
+    if dist.get_rank() == 0:
+        dist.barrier()
+step(DistributedDataParallel(nn.Linear(2, 1)), torch.ones(1, 2), None)
+""",
+    "DDP014: a log of one rank by a flag in a dictionary": """
+from torch.utils.tensorboard import SummaryWriter
+
+class Log:
+    def __init__(self, enable, flags):
+        self.flags = flags
+        for name, flag in flags.items():
+            self.flags[name] = flag and enable
+        if self.flags["writer"]:
+            self.writer = SummaryWriter("log")
+
+dist.init_process_group("gloo")
+Log(dist.get_rank() == 0, {"writer": True})
+step(DistributedDataParallel(nn.Linear(2, 1)), torch.ones(1, 2), None)
+""",
+    "DDP005: a function that returns two loaders or three": """
+def loaders(data, test):
+    train = DataLoader(data, sampler=DistributedSampler(data))
+    rest = DataLoader(data, sampler=DistributedSampler(data, shuffle=False))
+    if test:
+        return train, rest, rest
+    return train, rest
+
+dist.init_process_group("gloo")
+data = TensorDataset(*torch.load("samples.pt", map_location="cpu"))
+model = DistributedDataParallel(nn.Linear(2, 1))
+train, rest = loaders(data, len(sys.argv) > 1)
+for epoch in range(3):
+    train.sampler.set_epoch(epoch)
+    for x, y in train:
+        model(x).sum().backward()
 """,
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
