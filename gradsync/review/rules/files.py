@@ -318,7 +318,7 @@ def _is_regular(guard: Guard) -> bool:
     leaves = (ast.Return, ast.Raise, ast.Break, ast.Continue)
     if not isinstance(guard.node, ast.If):
         return True
-    regular = re.search("%|step|iter|epoch|batch|verbose|log", ast.unparse(guard.node.test))
+    regular = re.search("%|step|iter|epoch|batch|verbose|log(?!it)", ast.unparse(guard.node.test))
     return bool(regular) and not any(isinstance(part, leaves) for part in branch)
 
 
