@@ -46,7 +46,8 @@ _MACHINES = (
     r"""MASTER_ADDR["']\]\s*=\s*["'](?!localhost|127|0)"""
 )
 _ONE_MACHINE = (
-    r"localhost|127\.0\.0\.1|standalone|[Ss]ingle[-_ ]?([Nn]ode|[Mm]achine)|n_?nodes[= ]1\b"
+    r"localhost|127\.0\.0\.1|standalone|[Ss]ingle[-_ ]?([Nn]ode|[Mm]achine)|n_?nodes[= ]1\b|"
+    r"nproc[-_]per[-_]node"
 )
 _ADDRESS = (
     r"""["'](tcp://)?(?!127|0)\d{1,3}(\.\d{1,3}){3}\b"""
