@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 import typer.core
@@ -165,6 +165,23 @@ app = _typer(
     help="Learn distributed data-parallel training, and find out which mistake you made.",
     no_args_is_help=True,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"gradsync {import_module('gradsync').__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
+
+
 for _name, _place in COMMANDS.items():
     app.command(_name, cls=Deferred, help=_place.summary, rich_help_panel=_place.panel)(
         lambda: None

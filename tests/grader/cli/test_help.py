@@ -5,8 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from gradsync.cli.app import COMMANDS, complete
+import gradsync
+from gradsync.cli.app import COMMANDS, app, complete
 
 HELP = """
 import atexit, json, sys
@@ -32,3 +34,9 @@ def test_the_list_shows_every_command_and_imports_none(tmp_path):
     assert [name for name in COMMANDS if f" {name} " not in ran.stdout] == []
     assert {f"gradsync.cli.{place.module}" for place in COMMANDS.values()} & modules == set()
     assert HEAVY & modules == set()
+
+
+def test_the_version_is_shown():
+    shown = CliRunner().invoke(app, ["--version"])
+
+    assert (shown.exit_code, shown.output) == (0, f"gradsync {gradsync.__version__}\n")
