@@ -27,7 +27,7 @@ quick-tests: .venv/ready
 	GRADSYNC_SLOW=all $(BIN)/pytest $(AT_ONCE) -q -m "not slow" tests/engine/ranks/test_correct_programs.py
 
 test-all: test  ## `make test`, then the slow tests
-	$(BIN)/pytest -n 4 -m slow
+	$(BIN)/pytest -n 4 --dist loadgroup -m slow
 
 test-cluster: .venv/ready slurm  ## train on a real Slurm and on two network namespaces (as root, 4 minutes)
 	$(BIN)/pytest tests/cluster

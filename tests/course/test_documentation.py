@@ -13,6 +13,8 @@ from gradsync.review.catalogue import RULES
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.xdist_group("one site, built in one process")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):

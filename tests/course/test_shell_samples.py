@@ -1,7 +1,8 @@
 """The shell samples of texts and of `--help` run, each page's in a folder as the page describes it.
 
 A block begins in this folder, which has the files that the page shows and those that its commands
-read. Any command runs, also a new one, except those that NOT_RUN lists with their reason.
+read. Any command runs, also a new one, except those that NOT_RUN lists with their reason. A command
+that takes long and whose output is not shown runs on the first page that has it.
 """
 
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from class_downloads import BOTH, ONE, TWO, inside, two_phases, zipped
 from learners_copy import write_whole_course
+from quick_part import drawn
 from small_course import RIGHT
 from small_mnist import mnist_files, write
 from texts import FENCE, ROOT, TEXTS, files_of, text_of
@@ -40,12 +42,13 @@ NOT_RUN = {
     r"gradsync nbgrade notebooks/": "runs in the course's folder, as docs/nbgrader.md shows it",
 }
 SKIPPED = re.compile("|".join(NOT_RUN))
+LONG = re.compile(r"(gradsync (?:train|check|trace|scale)\b.*?)(?:\s+#.*)?")
 SOLVED = {  # the phases that are solved in a copy for self-study
     "docs/launching.md": 1, "docs/learning.md": 1, "docs/scaling.md": 1, "help to learn": 3,
     **{f"phase{number}/GUIDELINES.md": number for number in (1, 2, 3)},
 }  # fmt: skip
 CLASS = {"docs/classes.md", "docs/grading.md", "docs/teaching.md", "help to teach"}
-QUICK = {"docs/review.md", "docs/teaching.md"}
+QUICK = {"docs/grading.md", "docs/review.md", "docs/teaching.md"}
 SHEETS = {
     "roster.csv": """id,name,email
 9100,Ada Lovelace,ada@example.org
@@ -96,6 +99,12 @@ def examples(*, teaching):
 PAGES = [*(page for page in TEXTS if any(blocks(page))), "help to learn", "help to teach"]
 
 
+def long_ones(script):
+    """Return the commands of a script that take long, without comments."""
+    found = map(LONG.fullmatch, script.splitlines())
+    return {each[1] for each in found if each}
+
+
 def test_each_reason_is_needed():
     lines = [line for page in PAGES for script, _ in blocks(page) for line in script.splitlines()]
 
@@ -103,7 +112,7 @@ def test_each_reason_is_needed():
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in PAGES]
+    "page", drawn(dict.fromkeys(PAGES, ("a page",)), late=set(PAGES) - QUICK, half=True)
 )
 def test_the_commands_of_a_page_run_and_print_what_it_shows(page, tmp_path, request):
     if page == "docs/nbgrader.md":
@@ -118,8 +127,12 @@ def test_the_commands_of_a_page_run_and_print_what_it_shows(page, tmp_path, requ
         "SLURM_ARRAY_TASK_ID": "1",
     }
 
+    earlier = PAGES[: PAGES.index(page)]
+    known = {line for each in earlier for script, _ in blocks(each) for line in long_ones(script)}
     for script, shown in blocks(page):
-        commands = [line for line in script.splitlines() if not SKIPPED.match(line)]
+        again = set() if shown else known
+        lines = [line for line in script.splitlines() if not SKIPPED.match(line)]
+        commands = [line for line in lines if not long_ones(line) & again]
         ended = subprocess.run(
             ["bash", "-c", "\n".join([START, *commands])],
             cwd=folder, env=environ, check=False, timeout=900, text=True,

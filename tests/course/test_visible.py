@@ -64,7 +64,7 @@ def test_a_common_mistake_is_named(key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", RIGHT)
+@pytest.mark.parametrize("key", drawn(dict.fromkeys(RIGHT, ("a right answer",)), half=True))
 def test_a_correct_answer_passes(key):
     submission = RIGHT[key].submission(COURSE)
 

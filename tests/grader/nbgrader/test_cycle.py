@@ -11,7 +11,7 @@ from learners import COURSE, FORGED, SCRIPT, Learner, cell_named, read
 
 from gradsync.nbgrader.marking import store_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("one class, in one process")]
 
 FIVE = ["ada", "bob", "cleo", "dan", "eve"]
 TRAINER = "phase1/template_trainer.py"

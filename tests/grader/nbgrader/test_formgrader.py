@@ -4,7 +4,7 @@ import pytest
 from chromium import browser
 from lab import SECONDS, TOKEN, server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("one class, in one process")]
 
 COLUMNS = {"name": 1, "score": 2, "needs a person": 6}
 
