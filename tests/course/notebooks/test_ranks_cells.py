@@ -18,13 +18,16 @@ def shared():
     with kernel() as started:
         run = started.run
         assert run("%load_ext gradsync").status == "ok"
-        first = run("%%ranks 4\nimport torch, torch.distributed as dist, time\nx = torch.ones(2)")
-        assert first.status == "ok", first.traceback
         yield started
 
 
 @pytest.fixture
 def run(shared):
+    """Run cells of the kernel; ranks that could not be interrupted in time are new ones."""
+    first = shared.run(
+        "%%ranks 4\nimport torch, torch.distributed as dist, time\nx = torch.ones(2)"
+    )
+    assert first.status == "ok", first.traceback
     return shared.run
 
 
