@@ -47,6 +47,5 @@ def drawn(
     rest = [name for name in names if name not in quick]
     if half and not os.environ.get("ALL_CASES"):
         rest = rest[::2]
-    slow = pytest.mark.slow
-    every = [name for name in cases if name in quick or name in rest]
-    return [pytest.param(name, id=name, marks=() if name in quick else slow) for name in every]
+    marks = {**dict.fromkeys(rest, pytest.mark.slow), **dict.fromkeys(quick, ())}
+    return [pytest.param(name, id=name, marks=marks[name]) for name in cases if name in marks]
