@@ -78,7 +78,7 @@ def export_command(
     """Write grades for Canvas, Moodle, Gradescope and other systems.
 
     `canvas-feedback` and `moodle-feedback` write the zip of reports that these systems take;
-    `mail` writes a mailbox with a message for each person who has a score. Nothing is sent.
+    `mail` writes a mailbox with a message for each person with a score. Nothing is sent.
 
     [dim]gradsync export week3 --to canvas[/]                        week3/exports/canvas.csv
     [dim]gradsync export week3 --to moodle --into worksheet.csv[/]   fill in a downloaded file
