@@ -79,9 +79,10 @@ class ClassReader:
         self._roster = roster_of(store.folder)
         path = store.folder / OVERRIDES
         self._overrides, self.warnings, problems = read_overrides(path, ids)
-        if store.course and store.course != course.root and not store.course.is_dir():
+        made_in = store.course
+        if made_in and made_in != course.root and not made_in.is_dir():
             self.warnings.append(
-                f"These grades were made in {store.course}, which is gone. The title, the due time "
+                f"These grades were made in {made_in}, which is gone. The title, the due time "
                 f"and the points of {course.root / SETTINGS_FILE} count now."
             )
         self._facts = store.facts()
