@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 import threading
@@ -62,10 +63,12 @@ class Turns:
 class ForkedGrader:
     """A fork of this process that runs `work` with its own ranks, and returns the result."""
 
-    def __init__(self, launcher: ForkLauncher, work: Callable[[], Any]) -> None:
+    def __init__(
+        self, launcher: ForkLauncher, sibling: socket.socket, work: Callable[[], Any]
+    ) -> None:
         fork = multiprocessing.get_context("fork")
         self._result, theirs = fork.Pipe(duplex=False)
-        with launcher.sibling() as sibling, theirs:
+        with theirs:
             arguments = (launcher, sibling, work, theirs, os.getpid())
             self._process = fork.Process(target=_work, args=arguments, daemon=True)
             self._process.start()
@@ -104,12 +107,26 @@ def forked_graders(
     started: list[ForkedGrader] = []
     try:
         for _ in range(count):
-            started.append(ForkedGrader(launcher, work))
+            with launcher.sibling() as sibling, _without_ctrl_c():
+                started.append(ForkedGrader(launcher, sibling, work))
         yield started
     finally:
         for worker in started:
             worker.close()
         launcher.await_siblings()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Delay Ctrl-C until a new process is recorded: one without a record would run on.
+
+    The new process is never interrupted: this one is, and then kills it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(

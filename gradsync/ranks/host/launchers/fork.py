@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +99,18 @@ class ForkLauncher:
             if self._group is not None and (group := _make_group()):
                 self._sibling_groups.append(group)
                 folders = group.folders()
-            ours, theirs = packets.pair()
-            with theirs, suppress(OSError):  # it may have ended
-                packets.send(
-                    control, [theirs.fileno()], do="sibling", outlives=outlives, group=folders
-                )
-            ours.settimeout(START_SECONDS)  # it may still be importing torch
-            if not packets.receive(ours):
-                ours.close()
-                raise LauncherError(GONE)
-            ours.settimeout(END_SECONDS)
+            with ExitStack() as unanswered:  # also after Ctrl-C: the sibling ends with its socket
+                ours, theirs = packets.pair()
+                unanswered.enter_context(ours)
+                with theirs, suppress(OSError):  # it may have ended
+                    packets.send(
+                        control, [theirs.fileno()], do="sibling", outlives=outlives, group=folders
+                    )
+                ours.settimeout(START_SECONDS)  # it may still be importing torch
+                if not packets.receive(ours):
+                    raise LauncherError(GONE)
+                ours.settimeout(END_SECONDS)
+                unanswered.pop_all()
             return ours
 
     def await_siblings(self) -> None:

@@ -1,6 +1,7 @@
 """Several tests of a suite at a time: the same verdicts, and no processes are left."""
 
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -11,13 +12,9 @@ from small_course import RIGHT, write_course
 
 from gradsync.errors import GraderError
 from gradsync.grading.grade import grade
-from gradsync.grading.suite.parallel import (
-    ForkedGrader,
-    Turns,
-    count_parallel_tests,
-    forked_graders,
-)
+from gradsync.grading.suite.parallel import Turns, count_parallel_tests, forked_graders
 from gradsync.ranks import LauncherError, get_launcher, run_ranks
+from gradsync.ranks.host.launchers import packets
 from gradsync.ranks.sandbox.sandbox import TASKS
 from gradsync.submission import Submission
 
@@ -177,11 +174,41 @@ def test_each_number_is_taken_once():
 
 
 def test_a_worker_that_ends_early_is_reported():
-    worker = ForkedGrader(get_launcher("fork"), lambda: os._exit(3))
-
-    with pytest.raises(LauncherError, match=r"exit status 3\)"):
+    with (
+        forked_graders(1, get_launcher("fork"), lambda: os._exit(3)) as [worker],
+        pytest.raises(LauncherError, match=r"exit status 3\)"),
+    ):
         worker.result()
-    worker.close()
+
+
+@pytest.mark.parametrize("moment", [0, 1])
+def test_no_worker_outlives_ctrl_c_while_it_starts(moment, monkeypatch):
+    """The moments: the answer of the sibling, and the fork."""
+    launcher, receive, fork = get_launcher("fork"), packets.receive, os.fork
+    run_ranks(os.getppid, 1)  # the warm process runs
+    before = launcher._process
+
+    def interrupted(control):
+        monkeypatch.setattr(packets, "receive", receive)
+        raise KeyboardInterrupt
+
+    def forked():
+        if child := fork():
+            signal.raise_signal(signal.SIGINT)
+        return child
+
+    if moment == 0:
+        monkeypatch.setattr(packets, "receive", interrupted)
+    else:
+        monkeypatch.setattr(os, "fork", forked)
+    with (
+        pytest.raises(KeyboardInterrupt) as caught,
+        forked_graders(1, launcher, lambda: time.sleep(60.0)),
+    ):
+        pass
+
+    assert caught.value.__traceback__  # its frames are alive, with all that they refer to
+    assert launcher._process is before  # it has answered: no sibling was waited for in vain
 
 
 def test_a_worker_has_its_own_ranks():
