@@ -119,6 +119,7 @@ class Tally:
         self.corrected = 0  # submissions whose points differ from the points of the tests
         self.graded = self.kept = self.unreadable = 0
         self.lost: dict[str, str] = {}  # submissions on which the grader failed, and why
+        self.again = 0  # submissions that had a grade before
         self.changes: list[str] = []  # lines on points that changed
 
     def count(self, outcome: Outcome) -> None:
@@ -133,7 +134,8 @@ class Tally:
         else:
             self.kept += 1
         if outcome.change is not None:
-            self.changes.append(change_line(outcome.change))
+            self.again += 1
+            self.changes += [change_line(outcome.change)] if outcome.change.tests else []
 
     def following(self, execution: Execution, progress: Lines) -> Execution:
         """Return an execution that reports to the display and to this tally."""
@@ -159,6 +161,8 @@ class Tally:
                 print(f"  {text}")
             if len(self.changes) > SHOWN:
                 print(f"  and {len(self.changes) - SHOWN} more")
+        elif self.again:
+            print(f"{counted(self.again, 'submission')} graded again: no score changed")
         if self.others:
             kept = counted(len(self.others), "line")
             print(f"The gradebook keeps {kept} of other submissions: {listing(self.others)}")

@@ -53,7 +53,7 @@ class Outcome:
     report: Report  # a kept one without events and output
     page: Path  # its report.html
     is_new: bool  # graded now
-    change: Change | None = None  # of the points, if it was graded before
+    change: Change | None = None  # of its grade before, if there was one; perhaps in no test
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def grade_class(
             done = {} if fresh else _finished(entries, conditions, store)
             keep = store.graded if add_phase else lambda _: None
             for outcome in _outcomes(entries, done, conditions, execution, store, keep):
-                if outcome.change is not None:
+                if outcome.change is not None and outcome.change.tests:
                     changes.append(outcome.change)
                 yield outcome
         finally:

@@ -45,11 +45,10 @@ class Change:
 
 
 def change_of(before: Report | None, after: Report) -> Change | None:
-    """Return how points changed, or None if they did not, or there was no grade before."""
+    """Return how points changed, perhaps in no test, or None if there was no grade before."""
     if before is None or before.problem or after.problem:
         return None
-    change = Change(before, after)
-    return change if change.tests else None
+    return Change(before, after)
 
 
 def changes_text(changes: Iterable[Change], previous: str) -> str:

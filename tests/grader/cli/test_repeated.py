@@ -4,6 +4,9 @@ from pathlib import Path
 
 from gradsync.cli.teach.class_run import Tally
 from gradsync.cli.teach.grading import repeated
+from gradsync.grading.classes.grade_class import Outcome
+from gradsync.grading.classes.regrading import Change
+from gradsync.records import Report
 
 
 def test_the_command_has_the_options_that_were_given_quoted_for_a_shell():
@@ -29,3 +32,12 @@ def test_people_who_handed_in_nothing_are_counted_and_named(capsys):
     assert (
         '2 people on the roster handed in nothing: Bob, "Müller, Anna"' in capsys.readouterr().out
     )
+
+
+def test_a_regrade_that_changes_no_score_says_so(capsys):
+    report = Report("ada", seed=0, seconds=0.0, verdicts=())
+    tally = Tally()
+    tally.count(Outcome(report, Path("report.html"), is_new=True, change=Change(report, report)))
+    tally.show(Path("out"), page=False)
+
+    assert "1 submission graded again: no score changed" in capsys.readouterr().out
