@@ -34,6 +34,7 @@ from support.rules.buckets import (
     averaged_elements,
     averaging_mistakes,
     in_objects,
+    left_in_bucket,
     only_these_wrong,
     some_undivided,
     unlike_buckets,
@@ -88,6 +89,7 @@ def zeros_of(grads):
 
 def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype=None, **options):
     """Compare the gradients after each step, of all dtypes or of one, with the ranks' mean."""
+    before = None
     for step in range(len(inputs)):
         local = own_gradients(inputs[step : step + 1], **options)
         local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]
@@ -100,11 +102,12 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
             mean_of(local),
-            mistakes=[some_undivided, *mistakes, *known],
+            mistakes=[some_undivided, *left_in_bucket(local, before), *mistakes, *known],
             otherwise=f"after finish() in step {step + 1}, the gradients are not the mean over the "
             "ranks",
             roundings=roundings,
         )
+        before = mean_of(local)
 
 
 @pytest.mark.parametrize("caps", [{4: SMALL}, {2: 25.0, 1: SMALL}], ids=["4", "2 and 1"])

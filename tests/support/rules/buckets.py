@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from gradsync.ranks.deadlocks.calls import numel
 from gradsync.ranks.deadlocks.explanations import without_advice
 from gradsync.records import Collective, Diagnosis, Observation
 from gradsync.testing.rules import Rule
-from gradsync.testing.values import close
+from gradsync.testing.values import array, close
 from gradsync.text import listed, ranks_text
 from support.rules import gradients as phase1
 from support.rules import waiting
@@ -191,6 +193,34 @@ def only_these_wrong(
         return Diagnosis(code, ranks, text, guide=guide)
 
     return rule
+
+
+def left_in_bucket(
+    local: Sequence[phase1.Gradients], before: phase1.Gradients | None
+) -> list[Rule]:
+    """Return the rules for buckets in which the numbers of the pass before count once more.
+
+    Args:
+        local: by rank, its own gradients in this pass, zeros where it has none.
+        before: the means of the pass before, None in the first pass.
+    """
+    if before is None:
+        return []
+    mean, size = phase1.mean_of(local), len(local)
+    absent = {name: sum(not np.any(array(own[name])) for own in local) for name in mean}
+    text = (
+        "A rank without a gradient contributed what its bucket held since the pass before. It "
+        "counts as zero: write zeros into its part of the bucket in every pass."
+    )
+    return [
+        ends_with(
+            [{name: mean[name] + share * absent[name] * before[name] for name in mean}] * size,
+            "none-gradient-skipped",
+            text,
+            GUIDE,
+        )
+        for share in (1.0, 1.0 / size)  # divided before the bucket is filled, or after the sum
+    ]
 
 
 def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradients]) -> list[Rule]:

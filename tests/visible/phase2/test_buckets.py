@@ -31,6 +31,7 @@ from support.rules.buckets import (
     averaged_elements,
     averaging_mistakes,
     between,
+    left_in_bucket,
     lost_or_local,
     only_these_wrong,
     some_undivided,
@@ -165,14 +166,16 @@ def test_a_single_rank_keeps_its_gradients(ranks):
 
 
 def probe_used(rank, trainer, orders, cap):
-    """Average gradients in a pass with these layers, and in another one with all of them.
+    """Average gradients in a pass with these layers, in one with all of them, and in a third.
+
+    The third is like the first.
 
     The number is 6 on rank 0 and 2 on rank 1.
     """
     model = Layers()
     averager = trainer.BucketedGradientAverager(model, bucket_cap_mb=cap)
     after = []
-    for used in (orders[rank], ALL):
+    for used in (orders[rank], ALL, orders[rank]):
         model.zero_grad()
         model(6.0 if rank == 0 else 2.0, used).backward()
         averager.finish()
@@ -181,17 +184,23 @@ def probe_used(rank, trainer, orders, cap):
 
 
 def assert_used(ranks, orders, cap, mistakes=()):
-    """Check the gradients of both passes of `probe_used`."""
+    """Check the gradients of the passes of `probe_used`."""
     seen = ranks(probe_used, world_size=2, orders=orders, cap=cap, mistakes=[unlike_buckets])
 
-    first, second = case_by_case(seen, 2)
-    assert_means(ranks, first, [own(6, orders[0]), own(2, orders[1])], mistakes)
-    assert_means(ranks, second, [own(6), own(2)])
+    first, second, third = case_by_case(seen, 3)
+    partly, all_layers = [own(6, orders[0]), own(2, orders[1])], [own(6), own(2)]
+    assert_means(ranks, first, partly, mistakes)
+    assert_means(ranks, second, all_layers)
+    left = left_in_bucket(partly, mean_of(all_layers))
+    assert_means(ranks, third, partly, [*left, *mistakes])
 
 
 @exercise("phase2/BucketedGradientAverager", points=1)
 def test_a_layer_that_one_rank_does_not_use(ranks):
-    """Layer 2's gradient is 8 on rank 0 and None on rank 1, so 4 after it; next, both use it."""
+    """Layer 2's gradient is 8 on rank 0 and None on rank 1, so 4 after it; next, both use it.
+
+    Then again only rank 0 uses it.
+    """
     zero = (
         "Rank 1 does not use layer 2, so its gradient there counts as zero: of 8 and 0 the mean is "
         "4. Write it into `grad` on both ranks."
