@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gradsync.records import FIRST_PHASE, Printed, Report, Status, Verdict
@@ -12,6 +12,7 @@ from gradsync.reports.text import printable, slug
 from gradsync.text import counted, full_stop, ranks_text
 
 T = TypeVar("T")
+LATER = "Perhaps because of the mistake above: correct that one first, then check again."
 _NAMED = 3  # exercises of a problem that are named; more are only counted
 
 
@@ -72,8 +73,11 @@ class Exercise(Verdicts):
         return "unfinished" if "unfinished" in statuses else "passed"
 
 
+@dataclass(frozen=True, slots=True)
 class Problem(Verdicts):
     """One mistake, and the tests that fail because of it; the first one is shown."""
+
+    is_later: bool = False  # its exercises have an earlier problem, which may be its cause
 
     @property
     def first(self) -> Verdict:
@@ -144,7 +148,12 @@ def problems(report: Report) -> list[Problem]:
     found = [problem for exercise in exercises(report) for problem in problems_of(exercise)]
     together = _group(found, lambda problem: _mistake(problem.first))
     joined = [Problem(tuple(v for each in group for v in each.verdicts)) for group in together]
-    return sorted(joined, key=lambda each: not _is_of_whole_file(each.first))
+    in_order = sorted(joined, key=lambda each: not _is_of_whole_file(each.first))
+    known: set[str] = set()
+    for at, problem in enumerate(in_order):
+        in_order[at] = replace(problem, is_later=known.issuperset(problem.exercises))
+        known.update(problem.exercises)
+    return in_order
 
 
 def problems_of(exercise: Exercise) -> list[Problem]:

@@ -88,4 +88,5 @@ def _environment() -> Environment:
     made.filters.update(breakable=_breakable, duration=duration)
     made.globals.update(script=_script, script_policy=_script_policy)
     made.globals.update(words=STATUS_WORDS, hint=summary.hint_command, counted=counted)
+    made.globals.update(later=summary.LATER)
     return made

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from gradsync.records import Report, Status, Verdict
 from gradsync.reports.summary import (
+    LATER,
     Exercise,
     Problem,
     by_file,
@@ -155,6 +156,8 @@ def _problem(problem: Problem, with_points: bool) -> Iterator[RenderableType]:
     yield header
     if problem.sentence:
         yield _indented(Text(printable(problem.sentence), style="italic dim"))
+    if problem.is_later:
+        yield _indented(Text(LATER, style="yellow"))
     yield from message(verdict, LONGEST_MESSAGE if with_points else LONGEST_ALONE)
     yield from _output(verdict)
     yield ""

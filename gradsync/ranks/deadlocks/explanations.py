@@ -25,7 +25,8 @@ SHOWN = 8  # tensors of a call whose shapes are shown; a bucket may have hundred
 # A rule that finds the cause replaces this general advice: see `without_advice`.
 ADVICE = "Every rank must make this call. Look for a branch or an early return before it."
 LOOP_ADVICE = (
-    "Every rank must make this call equally often. Look for an iteration that a rank skips."
+    "Every rank must make this call equally often. Does a rank skip an iteration, or has a loop "
+    "around the call more of them on some ranks?"
 )
 FOUNDERS = "All ranks must call new_group, including those that are not in the group."
 UNTIL = f"{ENDS_GROUPS} returns only when all collectives that the rank has started are complete."

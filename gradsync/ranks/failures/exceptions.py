@@ -18,6 +18,7 @@ MAX_MESSAGE = 2_000  # characters of an exception's message that a report shows
 ARGUMENTS = re.compile(r"positional argument|keyword argument|takes no arguments|multiple values")
 EXERCISE = re.compile(r"phase\d+/\w+")
 TO_A_RANK = re.compile(r"\b(i?send|i?recv|P2POp)\(")  # a source line
+ASKS_THE_GROUP = re.compile(r"\bget_(rank|world_size)\(")  # a source line
 FILE_LINE = re.compile(r"\.py:\d+$")  # a line in a notebook's cell does not match
 # Exceptions of a test that uses None, or another value of the wrong type.
 UNUSABLE = ("TypeError", "AttributeError", "KeyError", "IndexError", "ValueError")
@@ -242,16 +243,23 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
     if error.out_of_memory or "DefaultCPUAllocator: can't allocate memory" in error.message:
         return "crashed", "out-of-memory", f"{who} ran out of memory{at}: {said}", where
     if NO_GROUP in error.message:
-        text = (
-            f"{who} used a collective{at} without a process group ({error.said}). Either the group "
-            "has not been started yet, or your code has already destroyed it."
-        )
-        return "error", "group-not-initialised", text, where
+        return "error", "group-not-initialised", _without_group(error, who, at), where
     if not error.frames and error.type in UNUSABLE:
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
         text = f"The returned value can't be used ({error.said}).{''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
     return "error", "exception", f"{who} raised {_exception(error, at)}{_hint(error)}", where
+
+
+def _without_group(error: Raised, who: str, at: str) -> str:
+    """Return a text on a call that needs a group, or asks it for a number that may be known."""
+    text = (
+        f"{who} used the default process group{at}, but there is none: either it has not been "
+        "started yet, or your code has already destroyed it."
+    )
+    if not error.frames or not ASKS_THE_GROUP.search(error.frames[-1][2]):
+        return text
+    return f"{text} A function with an argument `rank` or `world_size` need not ask the group."
 
 
 def _exception(error: Raised, at: str) -> str:

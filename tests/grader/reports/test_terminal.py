@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from report_samples import SCRIPT, SUM_NOT_MEAN, report, verdict
 from rich.text import Text
@@ -52,6 +54,20 @@ def test_a_problem_of_several_tests_is_shown_once():
 
     assert seen.count("it is wrong") == 1
     assert "also     in 2 more tests" in seen
+
+
+@pytest.mark.parametrize(("exercise", "later"), [("average_gradients", 1), ("evaluate", 0)])
+def test_another_mistake_of_an_exercise_is_perhaps_a_consequence(exercise, later):
+    other = replace(SUM_NOT_MEAN, code="exception")
+
+    seen = terminal.render(
+        report(
+            verdict(status="failed", diagnosis=SUM_NOT_MEAN),
+            verdict(exercise, status="error", diagnosis=other),
+        )
+    )
+
+    assert seen.count("correct that one first") == later
 
 
 def test_unfinished_exercises_are_one_list_with_the_first_to_write():

@@ -296,7 +296,7 @@ def former_gradients_cleared(ranks, inputs, targets):
         [stale] * 2,  # the gradient is too large by 1
         "gradients-not-zeroed",
         "Gradients from before the step were added to the gradients of the step. Clear the "
-        "gradients in each step.",
+        "gradients in each step, before backward.",
         GUIDE,
     )
     assert_on_every_rank(

@@ -146,10 +146,12 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
         text = (
             f"The parameters are the same on every rank, but {listed(wrong)} "
             f"{verb(wrong, 'is', 'are')} not. Buffers belong to the model and evaluation uses "
-            "them, so broadcast them too."
+            "them, so broadcast them too"
         )
+        if set(wrong) < set(buffers):
+            text += ": `model.buffers()` has all, `state_dict()` none with `persistent=False`"
         return Diagnosis(
-            "buffers-not-broadcast", _ranks(seen, expected), text, last_line(seen), GUIDE
+            "buffers-not-broadcast", _ranks(seen, expected), f"{text}.", last_line(seen), GUIDE
         )
 
     return rule

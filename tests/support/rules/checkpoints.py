@@ -75,7 +75,7 @@ def file_missing(found: Sequence[bool], guide: str) -> Diagnosis | None:
         return Diagnosis("state-lost", (0,), text, guide=guide)
     text = (
         f"save_checkpoint returned on {ranks_text(absent)} before the file existed. Every rank "
-        "must wait until rank 0 has written it."
+        "must wait until rank 0 has written it: a barrier comes after the write."
     )
     return Diagnosis("others-do-not-wait", absent, text, guide=guide)
 

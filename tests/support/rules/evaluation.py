@@ -86,6 +86,12 @@ def differs_across_ranks(guide: str) -> Rule:
         if all(close(result, seen[0]) for result in seen):
             return None
         shown = f"{pairs(seen[0])} on rank 0 and {pairs(seen[-1])} on rank {len(seen) - 1}"
+        if all(_right_but_for(result, expected[0], "samples") for result in seen):
+            text = (
+                f"The loss and the accuracy are right, but `samples` differs between ranks: "
+                f"{shown}. It must count the samples of all ranks."
+            )
+            return found("loss-is-local", text, guide, range(len(seen)))
         if close(seen[0], expected[0]):
             text = (
                 f"Only rank 0 has the numbers of all ranks: evaluate returns {shown}. It must "
@@ -94,12 +100,6 @@ def differs_across_ranks(guide: str) -> Rule:
             return found("only-one-rank-has-it", text, guide, range(1, len(seen)))
         if by_own := _divided_by_their_own(seen, expected[0], guide):
             return by_own
-        if all(_right_but_for(result, expected[0], "samples") for result in seen):
-            text = (
-                f"The loss and the accuracy are right, but `samples` differs between ranks: "
-                f"{shown}. It must count the samples of all ranks."
-            )
-            return found("loss-is-local", text, guide, range(len(seen)))
         text = (
             f"evaluate returns different numbers on different ranks: {shown}. Sum over all ranks."
         )

@@ -34,7 +34,8 @@ def other_lines(seen: Run, errors: Sequence[str], epochs: int, guide: str) -> Di
         line = (printed[max(printing)] or on_stderr[max(printing)])[0]
         text = (
             f"{ranks_text(printing).capitalize()} printed during training, for example "
-            f"{line!r}. With hundreds of ranks, such output is unreadable. Print only on rank 0."
+            f"{line!r}. With hundreds of ranks, such output is unreadable. Print only if `rank` "
+            "is 0; the local rank is 0 on each node."
         )
         return found("every-rank-prints", text, guide, printing)
     lines = len(printed[0] or on_stderr[0])

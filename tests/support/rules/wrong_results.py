@@ -58,7 +58,8 @@ def differs_from_one_process(guide: str, case: str) -> Rule:
         text = (
             "The weights differ from the weights of one process that trains on all samples "
             f"({case}){describe_difference(list(seen), expected)}. Check each part of a step: "
-            "clear the gradients, forward, loss, backward, update."
+            "clear the gradients, forward, loss, backward, update. Nothing else may change "
+            "the gradients or the weights, as clipping and weight decay do."
         )
         ranks = tuple(range(seen.world_size))
         return Diagnosis("differs-from-single-process", ranks, text, guide=guide, vague=True)
