@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 from gradsync.testing import assert_on_every_rank, case_by_case, exercise, raise_mistake
-from support.probes.parallel_layers import probe_loading
+from support.probes.parallel_layers import probe_loading, probe_whole
 from support.rules.parallel_layers import loaded_wrongly, unlike_linear
+from support.rules.split_layers import check_blocks
 from support.rules.wrong_results import ends_with
 
 GUIDE = "Tensor parallelism"
@@ -90,7 +91,10 @@ def part_on_every_rank(full, rank, world_size, names=tuple(SPLIT)):
 
 @exercise("phase2/load_full_linear", points=0.75)
 def test_the_parts_together_are_the_full_layer(ranks, rng):
-    """After loading, a column layer and then a row layer give the same outputs as full layers."""
+    """After loading, a column layer and then a row layer give the same outputs as full layers.
+
+    So does each of them alone, if it gathers its outputs or splits its inputs.
+    """
     full = draw_mlp(rng)
     inputs = torch.from_numpy(rng.standard_normal((4, INPUTS), np.float32))
 
@@ -105,6 +109,10 @@ def test_the_parts_together_are_the_full_layer(ranks, rng):
             WholeMLP(full, bias)(inputs).detach(),
             mistakes=loading_mistakes(full, inputs, bias, len(seen)),
         )
+    hidden = torch.from_numpy(rng.standard_normal((4, HIDDEN), np.float32))
+    whole = {name: full[name] for name in ("first", "second")}
+    whole |= {"inputs": inputs, "hidden": hidden}
+    check_blocks(ranks(probe_whole, 3, **whole), **whole)
 
 
 def loading_mistakes(full, inputs, bias, world_size):

@@ -77,6 +77,24 @@ def probe_layers(
     return seen
 
 
+def probe_whole(
+    model_parallel: Any, first: Tensor, second: Tensor, inputs: Tensor, hidden: Tensor
+) -> list[Tensor]:
+    """Return the outputs of a column layer that gathers, and of a row layer that splits its input.
+
+    Both have no bias, and load these full weights.
+    """
+    column = model_parallel.ColumnParallelLinear(
+        first.shape[1], first.shape[0], bias=False, gather_output=True
+    )
+    row = model_parallel.RowParallelLinear(
+        second.shape[1], second.shape[0], bias=False, input_is_parallel=False
+    )
+    model_parallel.load_full_linear(column, first, None)
+    model_parallel.load_full_linear(row, second, None)
+    return [column(inputs).detach(), row(hidden).detach()]
+
+
 def answers(
     layer_class: Callable[..., nn.Module], cases: Sequence[tuple[int, int]]
 ) -> list[str | None]:

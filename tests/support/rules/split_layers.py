@@ -9,7 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradsync.records import Diagnosis, Observation
-from gradsync.testing import assert_rank_by_rank, by_rank, case_by_case, each, raise_mistake
+from gradsync.testing import (
+    assert_on_every_rank,
+    assert_rank_by_rank,
+    by_rank,
+    case_by_case,
+    each,
+    raise_mistake,
+)
 from gradsync.testing.rules import Rule
 from gradsync.text import ranks_text, verb
 from support.probes.parallel_layers import COLUMN, probe_beginning, probe_layers
@@ -201,3 +208,30 @@ def _check_row_bias(seen: Observation, whole: Tensor) -> None:
         seen = each(seen, lambda kept: {**kept, "bias": whole} if is_idle(kept) else kept)
     rule = row_bias_mistake(whole, len(seen))
     _check_gradient(seen, "bias", [whole] * len(seen), rule)
+
+
+def check_blocks(
+    seen: Observation, first: Tensor, second: Tensor, inputs: Tensor, hidden: Tensor
+) -> None:
+    """Check what `probe_whole` returned: each rank's part is a block of the full layer."""
+    size = seen.world_size
+    outputs = first.shape[0]
+    strided = [feature for rank in range(size) for feature in range(rank, outputs, size)]
+    text = (
+        "Each rank has loaded every N-th row or column. But layers that gather their outputs, or "
+        "split their inputs, put the parts one after the other: rank 0 has the first block, rank "
+        "1 the next."
+    )
+    assert_on_every_rank(
+        seen,
+        [inputs @ first.T, hidden @ second.T],
+        mistakes=[
+            ends_with(
+                [[(inputs @ first.T)[:, strided], hidden @ second[:, strided].T]] * size,
+                "differs-from-single-process",
+                text,
+                GUIDE,
+            ),
+            unlike_linear("The output of a layer that gathers or splits, after loading"),
+        ],
+    )

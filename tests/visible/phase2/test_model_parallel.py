@@ -4,7 +4,7 @@ import torch
 
 from gradsync.testing import assert_on_every_rank, exercise, raise_mistake
 from gradsync.testing.traffic import too_many_bytes
-from support.probes.parallel_layers import COLUMN, ROW, answers, probe_loading
+from support.probes.parallel_layers import COLUMN, ROW, answers, probe_loading, probe_whole
 from support.rules.parallel_layers import (
     GUIDE,
     SENDS_WEIGHTS,
@@ -12,7 +12,13 @@ from support.rules.parallel_layers import (
     loaded_wrongly,
     unlike_linear,
 )
-from support.rules.split_layers import check_beginning, check_layers, judge_layers, run_layers
+from support.rules.split_layers import (
+    check_beginning,
+    check_blocks,
+    check_layers,
+    judge_layers,
+    run_layers,
+)
 from support.rules.wrong_results import ends_with
 
 WIDE, WEIGHT_BYTES = 64, 64 * 64 // 2 * 4  # the bytes are of each rank's part, with 2 ranks
@@ -220,6 +226,19 @@ def test_each_rank_loads_its_part(ranks):
     ]
     rule = unlike_linear("The output of a column layer and a row layer after loading")
     assert_on_every_rank(seen, torch.tensor([[144.0], [73.0]]), mistakes=[*known, rule])
+
+
+@exercise("phase2/load_full_linear", points=1)
+def test_each_part_is_a_block_of_the_full_layer(ranks):
+    """Rank 0 has the first half: [1, 2, 3, 4] times 1 is gathered in this order.
+
+    A row layer with these weights splits [1, 10, 100, 1000], and returns 4321.
+    """
+    weights = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+    full = {"first": weights.T.contiguous(), "second": weights}
+    full |= {"inputs": torch.ones(1, 1), "hidden": torch.tensor([[1.0, 10.0, 100.0, 1000.0]])}
+
+    check_blocks(ranks(probe_whole, world_size=2, **full), **full)
 
 
 @exercise("phase2/load_full_linear", points=1)
