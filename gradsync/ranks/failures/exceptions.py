@@ -44,6 +44,9 @@ HINTS = {  # a message of Python or torch that does not help a beginner -> what 
     r"Pair is not connected .*\[none\]": "A rank can't send to itself or receive from itself: "
     "check the rank that you pass to this call.",
     "no attribute 'set_epoch'": "Not every sampler has `set_epoch`: check before you call it.",
+    "attempting to assign a gradient with dtype": "A gradient has the dtype of its parameter. A "
+    "tensor that holds the gradients of several parameters, such as a bucket, has one dtype: put "
+    "only parameters of this dtype into it.",
     "'(builtin_function_or_)?(method|function)'": "Are the parentheses of a call missing?",
 }
 OWN_HINTS = {  # the same outside the course, where a program may start its own group
@@ -246,7 +249,8 @@ def _classify(error: Raised, ranks: tuple[int, ...]) -> tuple[Status, str, str, 
         return "error", "group-not-initialised", _without_group(error, who, at), where
     if not error.frames and error.type in UNUSABLE:
         hints = [hint for sign, hint in UNUSABLE_HINTS.items() if sign in error.message]
-        text = f"The returned value can't be used ({error.said}).{''.join(hints[:1])}"
+        what = f"it has no key {error.message}" if error.type == "KeyError" else error.said
+        text = f"The returned value can't be used ({what}).{''.join(hints[:1])}"
         return "error", "wrong-signature", text, None
     return "error", "exception", f"{who} raised {_exception(error, at)}{_hint(error)}", where
 

@@ -187,8 +187,11 @@ def _copy(folder: Path, into: Path) -> None:
         return
 
 
-def outcome(load: Callable[[], Any], model: Any) -> dict[str, Any]:
-    """Return what loading a checkpoint does: the step and the state, or the error."""
+def outcome(load: Callable[[], Any], model: Any = None) -> dict[str, Any]:
+    """Return what loading a checkpoint does: the step, and the model's state, or the error.
+
+    Without a model there is no state: all ranks must read it together, but one alone may fail.
+    """
     try:
         saved = load()
     except NotImplementedError:
@@ -198,4 +201,4 @@ def outcome(load: Callable[[], Any], model: Any) -> dict[str, Any]:
             (k.__name__ for k in (ValueError, FileNotFoundError) if isinstance(error, k)), ""
         )
         return {"error": type(error).__name__, "kind": kind, "text": str(error)}
-    return {"step": int(saved), "state": full_state(model)}
+    return {"step": int(saved), "state": None if model is None else full_state(model)}

@@ -154,7 +154,8 @@ def _sees_later(weights: Weights) -> Diagnosis | None:
                     f"sequence gives weight to the key at position {key}, which is later and is on "
                     f"rank {key // rows}. Decide by positions in the whole sequence, or by the "
                     "rank that a chunk comes from: chunks of earlier ranks are all visible, those "
-                    "of later ranks are not."
+                    "of later ranks are not. If each rank sends to the next one, it has the chunk "
+                    "of rank - s after s exchanges."
                 )
                 return Diagnosis("future-visible", weights.wrong, text, guide=GUIDE)
     return None

@@ -175,8 +175,9 @@ def _what(found: Counts | None) -> str:
         )
     if sum(found) == 1:
         return (
-            f"is only rank {found.index(1)}'s part. In the first pass, add each chunk that "
-            "arrives; in the second, copy the chunks that are complete."
+            f"is only rank {found.index(1)}'s part. Every element belongs to a chunk, also if N "
+            "does not divide their number. In the first pass, add each chunk that arrives; in the "
+            "second, copy the chunks that are complete."
         )
     lacking = [rank for rank, count in enumerate(found) if count == 0]
     twice = [rank for rank, count in enumerate(found) if count > 1]

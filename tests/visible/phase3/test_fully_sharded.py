@@ -59,15 +59,17 @@ def test_two_ranks_keep_three_of_six_elements(ranks):
         ranks=range(2),
         guide=GUIDE,
     )
-    check(
-        all(value[1:] == [[[1, 2, 3], [4, 5, 6]], [1, 1], [1]] for value in seen),
-        "models-differ",
-        "Rank 0 begins with 1 to 6 in the matrix and 1 elsewhere, and rank 1 with 2 to 7 and 2. "
-        "full_state_dict must have rank 0's values, but has "
-        f"{[value[1:] for value in seen]} by rank.",
-        ranks=range(2),
-        guide=GUIDE,
-    )
+    right = [[[1, 2, 3], [4, 5, 6]], [1, 1], [1]]
+    names = ["the matrix layer.weight", "the small parameter shift", "the buffer begin"]
+    for name, wanted, *found in zip(names, right, *(value[1:] for value in seen), strict=True):
+        check(
+            found == [wanted, wanted],
+            "models-differ",
+            f"Every rank must begin with rank 0's values. Of {name} these are {wanted}, but "
+            f"full_state_dict has {found[0]} on rank 0 and {found[1]} on rank 1.",
+            ranks=range(2),
+            guide=GUIDE,
+        )
 
 
 def probe_step(rank, trainer):

@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from gradsync.testing import EXACT, case_by_case, check, exercise, raise_mistake
 from gradsync.testing.values import close
+from gradsync.text import listed, verb
 from support.probes import raised
 from support.probes.files import files_with_code
 from support.probes.language_models import LENGTH, VOCABULARY, run_training
@@ -118,15 +119,16 @@ def check_loaded(seen, saved, code):
             guide=GUIDE,
         )
         for key, tolerance, what in (
-            ("saved", EXACT, "load_sharded, the parameters and buffers"),
-            ("after", 512, "a further step, the parameters"),
+            ("saved", EXACT, "load_sharded"),
+            ("after", 512, "a further step"),
         ):
-            own = value["loaded" if key == "saved" else "after"]
+            own, right = value["loaded" if key == "saved" else "after"], saved[0][key]
+            wrong = [name for name in right if not close(own.get(name), right[name], tolerance)]
             check(
-                close(own, saved[0][key], tolerance),
+                not wrong,
                 code,
-                f"Saved on 2 ranks, loaded on {len(seen)}: after {what} differ from those without "
-                "the interruption.",
+                f"Saved on 2 ranks, loaded on {len(seen)}: after {what}, {listed(wrong)} "
+                f"{verb(wrong, 'differs', 'differ')} from the values without the interruption.",
                 ranks=[rank],
                 guide=GUIDE,
             )
@@ -155,7 +157,7 @@ def test_what_is_no_checkpoint_is_refused(ranks):
                 restore(folder, {**content, name: data} if data else {})
             dist.barrier()
             with working_in(folder.parent):
-                seen = outcome(lambda: trainer.load_sharded("kept", model, optimizer), model)
+                seen = outcome(lambda: trainer.load_sharded("kept", model, optimizer))
             found.append(seen)
         return [found, Path(folder.parent, "ran").exists()]  # the last one has code
 
@@ -173,8 +175,13 @@ def test_what_is_no_checkpoint_is_refused(ranks):
                 not ran and "error" in one and (what == "code" or one["kind"]),
                 "unsafe-load" if ran else "incomplete-accepted",
                 f"With {what} in the folder, load_sharded "
-                + ("runs it." if ran else f"raises {one.get('error') or 'nothing'}. It must raise ")
-                + ("" if ran else "a ValueError or a FileNotFoundError, on every rank."),
+                + (
+                    "runs it."
+                    if ran
+                    else f"raises {one.get('error') or 'nothing'} on rank {rank}. It must raise a "
+                    "ValueError or a FileNotFoundError on every rank, also where the rank's own "
+                    "file is whole."
+                ),
                 ranks=[rank],
                 guide=GUIDE,
             )
@@ -255,8 +262,9 @@ def test_training_resumes(ranks):
     check(
         len(first) == 7 and len(second) == 3 and np.allclose(first + second, whole, atol=1e-4),
         "resume-lost",
-        f"The losses of 7 steps, and of the resumed call, are {np.round(first, 4).tolist()} and "
-        f"{np.round(second, 4).tolist()}, but {np.round(whole, 4).tolist()} without interruption.",
+        f"The last 3 of 10 losses are {np.round(second, 4).tolist()} in a call that resumes, and "
+        f"{np.round(whole[7:], 4).tolist()} without interruption. Does the checkpoint have all "
+        "that a step depends on: model, optimizer, scaler, and the loader's place in the epoch?",
         ranks=range(2),
         guide=TRAINING,
     )
