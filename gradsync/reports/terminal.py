@@ -155,7 +155,7 @@ def _problem(problem: Problem, with_points: bool) -> Iterator[RenderableType]:
     header.add_row(Text(mark, style=style), name, points if with_points else "")
     yield header
     if problem.sentence:
-        yield _indented(Text(printable(problem.sentence), style="italic dim"))
+        yield _indented(Text(f"Tested: {printable(problem.sentence)}", style="italic dim"))
     if problem.is_later:
         yield _indented(Text(LATER, style="yellow"))
     yield from message(verdict, LONGEST_MESSAGE if with_points else LONGEST_ALONE)
