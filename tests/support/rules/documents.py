@@ -141,8 +141,8 @@ def diagnose_mask(mask: np.ndarray, rows: np.ndarray, eos: int) -> Diagnosis | N
         )
     elif np.array_equal(mask, with_next):
         text = (
-            "An `eos` is counted to the document that follows it. It belongs to the document that "
-            "it ends: its number must not include itself."
+            "An `eos` is counted as part of the document that follows it. It belongs to the "
+            "document that it ends: count only the ends before it."
         )
     elif extra.any():
         b, q, k = np.argwhere(extra)[0]

@@ -189,8 +189,8 @@ def bias_left_behind(seen: Sequence[Mapping[str, Any]]) -> Diagnosis | None:
     text = (
         f"The bias gets a gradient on {ranks_text(used)}, but not on {ranks_text(idle)}, where it "
         "is not added to the outputs. An optimizer step changes it on some ranks only, so the "
-        "ranks then have different biases. Add the bias to the sum on every rank: its gradient is "
-        "then the same as in nn.Linear on every rank."
+        "ranks then have different biases. Add the bias on every rank, after the sum: its "
+        "gradient is then the same as in nn.Linear on every rank."
     )
     return Diagnosis("only-one-rank-has-it", tuple(idle), text, guide=GUIDE)
 
@@ -243,7 +243,7 @@ def row_output_mistakes(drawn: Mapping[str, Any], outputs: Any, world_size: int)
         [outputs] + [outputs - bias] * (world_size - 1),
         "only-one-rank-has-it",
         "Only the outputs of rank 0 contain the bias. The outputs must be the same on every rank. "
-        "Add the bias to the sum on every rank.",
+        "Add the bias on every rank, after the sum.",
         GUIDE,
     )
     return [

@@ -74,7 +74,8 @@ def history_mistake(seen: Sequence[Run], first: int, steps: int) -> Diagnosis | 
         if numbers != list(range(start, start + steps)) or start not in (first, first + 1):
             text = (
                 f"Of {steps} steps after {first}, the history has the steps {numbers}. It must "
-                "have one entry for each step of this call, numbered on from the earlier ones."
+                "have one entry for each step of this call, numbered on from the earlier ones, "
+                "which count towards `steps`."
             )
             return found("wrong-length", text, GUIDE, [rank])
         if not len(run["given"]) == len(run["optimizers"]) == steps:
@@ -165,7 +166,8 @@ def norm_mistake(
     if not 0.5 * wanted < norm < 2 * wanted:
         text = (
             f"In half precision, grad_norm begins with {norm:.4g}, but with {wanted:.4g} in "
-            "float32. It is the norm before clipping, without the scale of the loss."
+            "float32. It must be the norm before clipping, of "
+            "gradients without the scale of the loss, and so must the one that clips."
         )
         return found("norm-of-one-shard", text, GUIDE, range(len(seen)))
     used = math.sqrt(sum(run["optimizers"][0]["squares"] for run in seen))

@@ -18,6 +18,7 @@ WITHOUT_LINE = (
     "gradients-not-zeroed",
     "loss-is-local",
     "mean-of-means",
+    "microbatch-mean-unweighted",
 )
 
 
