@@ -160,7 +160,7 @@ def empty_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
         text += "these. Autograd computes it for a received activation only if `requires_grad_()` "
         text += "is called on it before the stage's forward: then send its `grad` to the rank "
         text += "before."
-    return Diagnosis("differs-from-single-process", empty, text, last_line(seen), GUIDE)
+    return Diagnosis("differs-from-single-process", empty, text, guide=GUIDE)
 
 
 def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
@@ -180,7 +180,7 @@ def other_gradients(seen: Observation, expected: Any) -> Diagnosis | None:
         text += f"The gradients of rank {max(wrong) + 1} are right. It must send back the `grad` "
         text += f"of the activations that it received, and rank {max(wrong)} must pass exactly "
         text += "this to `backward` of its outputs of the same microbatch."
-    return Diagnosis("differs-from-single-process", wrong, text, guide=GUIDE)
+    return Diagnosis("differs-from-single-process", wrong, text, guide=GUIDE, vague=True)
 
 
 def idle_stages(before: Sequence[Any]) -> Rule:
