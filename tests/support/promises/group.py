@@ -335,6 +335,6 @@ def nothing_without_group(ranks):
         left is False,
         "group-not-ended",
         "Without a group, cleanup_distributed() does nothing, as it should. But a group that is "
-        "started later still exists after two calls. It must destroy that group.",
+        "started later, of one rank, still exists after two calls. It must destroy any group.",
         guide=GUIDE,
     )

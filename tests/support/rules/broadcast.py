@@ -149,7 +149,7 @@ def buffers_left_out(buffers: Sequence[str]) -> Rule:
             "them, so broadcast them too"
         )
         if set(wrong) < set(buffers):
-            text += ": `model.buffers()` has all, `state_dict()` none with `persistent=False`"
+            text += ", of every dtype, and also those with `persistent=False`, not in state_dict()"
         return Diagnosis(
             "buffers-not-broadcast", _ranks(seen, expected), f"{text}.", last_line(seen), GUIDE
         )

@@ -89,8 +89,8 @@ def epoch_ignored(passes: Sequence[Sequence[int]], guide: str) -> Diagnosis | No
         (
             zero != one and one != two and zero != two,
             "Two of the epochs 0, 1 and 2 go through the samples in the same order. Each epoch "
-            "must have its own permutation, with every seed, also 0. Does the permutation depend "
-            "on the number that `set_epoch` sets, whatever the seed is?",
+            "must have its own permutation, with every seed, also 0. Is it drawn in each pass, "
+            "and does it depend on the number that `set_epoch` sets, whatever the seed is?",
         ),
         (
             zero == again,
