@@ -38,6 +38,7 @@ the same needs a value with neither RANK nor MAYBE_RANK.
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 
@@ -80,6 +81,7 @@ COLLECTIVES = frozenset({
 })  # fmt: skip
 _WITHOUT_GRADIENT = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter")
 DIST = "torch.distributed."
+_NUMBERS = itertools.count()  # of things
 
 
 class Thing:
@@ -100,6 +102,11 @@ class Thing:
         self.of_class: Code | None = None
         self.evaluates = False  # a model in evaluation mode
         self.escaped = False  # it was passed to a function that we can't read
+        self.number = next(_NUMBERS)
+
+    def __hash__(self) -> int:
+        """Return a number that gives sets of things the same order in each review."""
+        return self.number
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import pytest
 
 from gradsync.errors import UnusableInput
 from gradsync.review import review, review_text
+from gradsync.review.flow.values import Thing
 
 START = """
 import os
@@ -356,3 +357,9 @@ def test_a_condition_in_another_file_is_named_with_its_file(tmp_path):
 
     assert (found.path, found.line) == (str(tmp_path / "helper.py"), 4)
     assert "the condition in train.py:4," in found.reason
+
+
+def test_things_have_the_same_order_in_each_review():
+    things = [Thing("model", None) for _ in range(9)]
+
+    assert sorted(things, key=hash) == things
