@@ -245,7 +245,18 @@ def batch_norms(program: Program) -> list[Step]:
 
 def on_several_machines(program: Program) -> bool:
     """Return whether a program mentions machines, so that its ranks may be on several of them."""
-    return mentions(program, _MACHINES)
+    return mentions(program, _MACHINES) and not _meets_on_this_machine(program)
+
+
+def _meets_on_this_machine(program: Program) -> bool:
+    """Return whether the script always sets MASTER_ADDR to the machine on which it runs."""
+    addresses = [
+        (step.args[1].const, step.guards)
+        for step in (*program.parent, *program.calls("os.environ.__setitem__"))
+        if step.path == "os.environ.__setitem__" and step.args[0].const == "MASTER_ADDR"
+    ]
+    here = ("localhost", "127.0.0.1")
+    return bool(addresses) and all(to in here and not guards for to, guards in addresses)
 
 
 def any_number_of_machines(program: Program) -> bool:

@@ -31,6 +31,7 @@ from gradsync.review.flow.name_hints import by_name, of_environment
 from gradsync.review.flow.project import Project, Source
 from gradsync.review.flow.torch_api import element_of
 from gradsync.review.flow.values import (
+    CLOCK,
     CUT,
     DATA,
     ELEMENT,
@@ -87,6 +88,7 @@ _CLEARS = (
     "all_reduce", "broadcast", "all_gather", "all_gather_into_tensor", "broadcast_object_list",
     "all_gather_object",
 )  # fmt: skip
+_ASKS_FOR_FILE = ("exists", "isfile", "isdir", "is_file", "is_dir")
 _CONTEXTS = ("contextmanager", "asynccontextmanager")
 _AGREES = re.compile("reduce(?!_mean)|gather|broadcast|sync|aggregate|average|all_mean", re.I)
 _ON_ONE_RANK = (
@@ -460,11 +462,7 @@ class Interpreter:
             for thing in previous.of_kind("instance", "namespace") if previous else ():
                 thing.attrs[str(name)] = value
             if previous is not None and not previous.path and not previous.things:
-                parts = (*previous.parts, value)
-                keys = (*previous.keys, name)
-                new = Value(tags=previous.tags - {CUT}, parts=parts,  # `parts[rank] = own`
-                            keys=keys if len(keys) == len(parts) else ())  # fmt: skip
-                self.frame.set(target.value.id, new)
+                self.frame.set(target.value.id, _with_item(previous, name, value))
 
     # Expressions
 
@@ -727,6 +725,8 @@ class Interpreter:
         elif _AGREES.search(name):
             step.result = step.result.cleared(OWN, EVAL)  # it may be the same on all ranks now
             self._clear_arguments(step)
+        if name in _ASKS_FOR_FILE:  # no rank finds a file that is named after its own time
+            step.result = step.result.without(CLOCK)
         self._mark_results(step)
         self.collect(node.func, step)
         return step.result
@@ -1034,6 +1034,17 @@ def _part(base: Value, key: Value) -> Value:
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
 
 
+def _with_item(base: Value, key: object, value: Value) -> Value:
+    """Return a list or a dict after `base[key] = value`, such as `parts[rank] = own`."""
+    if key is not UNKNOWN and key in base.keys:
+        number = base.keys.index(key)
+        parts, keys = (*base.parts[:number], value, *base.parts[number + 1 :]), base.keys
+    else:
+        parts, keys = (*base.parts, value), (*base.keys, key)
+    tags = base.tags - {CUT}
+    return Value(tags=tags, parts=parts, keys=keys if len(keys) == len(parts) else ())
+
+
 def combined(op: ast.operator, left: Value, right: Value) -> Value:
     """Return the value of `left op right`."""
     if isinstance(op, ast.Add) and (left.parts or right.parts):
@@ -1041,6 +1052,8 @@ def combined(op: ast.operator, left: Value, right: Value) -> Value:
     if isinstance(left.const, int) and isinstance(right.const, int) and isinstance(op, ast.Mult):
         return Value(const=left.const * right.const)
     found = mixed([left, right]).without(GLOBAL, SPAWNED)
+    if isinstance(op, ast.Sub) and RANK in left.tags & right.tags:
+        return uncertain(found)  # such as `last - first` of this rank's samples: their number
     if LOCAL in found.tags and UNKNOWN is left.const is right.const:
         found = found.without(LOCAL)  # such as `node * ranks_per_node + local_rank`
     if isinstance(op, (ast.Div, ast.FloorDiv)):

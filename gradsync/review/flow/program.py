@@ -64,8 +64,8 @@ class Program:
 
     @cached_property
     def starts(self) -> list[Step]:
-        """The calls of `init_process_group`."""
-        return list(self.calls(_START))
+        """The calls of `init_process_group`, except for a group of one process."""
+        return [step for step in self.calls(_START) if not _of_one(step)]
 
     @cached_property
     def backwards(self) -> list[Step]:
@@ -164,6 +164,12 @@ def _contradict(some: dict[str, bool], others: dict[str, bool]) -> bool:
         for text, sense in some.items()
         if "is_initialized" not in text  # this changes when the group is made
     )
+
+
+def _of_one(start: Step) -> bool:
+    """Return whether the number of ranks is written as 1 in the call."""
+    size = next((k.value for k in start.node.keywords if k.arg == "world_size"), None)
+    return isinstance(size, ast.Constant) and size.value == 1
 
 
 def _fragment(interpreter: Interpreter, source: Source, code: Code) -> Program:

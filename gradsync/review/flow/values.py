@@ -26,6 +26,7 @@ Three operations combine values:
 - `mixed`, for an expression: the result has the tags of all operands.
 - `either`, for two branches: a certain tag of only one side becomes uncertain (RANK becomes
   MAYBE_RANK; OWN, DATA and the kind of rank disappear), unless the other side is a constant.
+  GLOBAL and SPAWNED stay if each side has one of them.
 - `Value.cleared`, for a collective: its result is equal on all ranks, and has none of these tags.
 
 A condition adds its own tags: a name that is assigned under a condition on the rank depends on the
@@ -68,6 +69,7 @@ SAME = "same"  # the samples at a position that does not depend on the rank
 UNORDERED = "unordered"  # a set, whose order differs between processes
 AGAIN = "again"  # a generator that begins again after the last element
 TOO_EARLY = "too early"  # `is_initialized()`, called before there was a process group
+_ITSELF = frozenset({GLOBAL, SPAWNED})  # a rank, not computed from it
 OWNS = frozenset({OWN, CLOCK})  # certainly differ between ranks
 OF_ONE_RANK = frozenset({
     RANK, MAYBE_RANK, LOCAL, GLOBAL, SPAWNED, DATA, OWN, EVAL, MEAN, UNEVEN, SHARE, CLOCK,
@@ -333,6 +335,8 @@ def _tags_of_either(one: Value, other: Value) -> frozenset[str]:
             if RANK in unsure:
                 tags = tags - {RANK} | {MAYBE_RANK}
             tags -= unsure & {DATA, OWN, EVAL, CLOCK, LOCAL, GLOBAL, SPAWNED}
+    if _ITSELF & one.tags and _ITSELF & other.tags:
+        tags |= _ITSELF & (one.tags | other.tags)
     return tags
 
 

@@ -103,9 +103,11 @@ def on_some_ranks(program: Program) -> Iterator[Hit]:
     """Find collectives in a branch or a loop that depends on the rank."""
     yield from _groups_of_one_rank(program)
     yield from _in_the_order_of_a_set(program)
-    has_buffers = bool(batch_norms(program))
+    has_buffers = not all(
+        is_false(s.kwargs.get("track_running_stats")) for s in batch_norms(program)
+    )
     for step in program.steps:
-        sharded = any(t.step is step and t.inner.surely("fsdp") for t in step.result.things)
+        sharded = any(output.inner.surely("fsdp") for output in _outputs(step))
         forward = sharded or (has_buffers and _broadcasts_buffers(step))
         if not forward and not ranks_wait(step):
             continue
@@ -140,9 +142,14 @@ def _done_elsewhere(program: Program, step: Step, guard: Guard) -> bool:
     return _joined_elsewhere(program, step, guard) or _others_call_unread(program, guard)
 
 
+def _outputs(step: Step) -> list[Thing]:
+    """Return the outputs that a call of a model makes."""
+    return [thing for thing in step.result.of_kind("output") if thing.step is step]
+
+
 def _broadcasts_buffers(step: Step) -> bool:
     """Return whether this is a call of a model in DistributedDataParallel."""
-    outputs = [thing for thing in step.result.of_kind("output") if thing.step is step]
+    outputs = _outputs(step)
     wrappers = [wrapper for output in outputs for wrapper in output.inner.of_kind("ddp")]
     return (
         bool(wrappers)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gradsync.review.findings import Hit, at, rule, whole
 from gradsync.review.flow.program import Program
-from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, WORLD, Step, Value
+from gradsync.review.flow.values import GLOBAL, LOCAL, MAYBE_RANK, RANK, WORLD, Step, Value
 from gradsync.review.queries import (
     any_number_of_machines,
     argument_node,
@@ -34,13 +34,15 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
     """Find hard-coded GPUs, and programs that never choose a GPU."""
     if mentions(program, "CUDA_VISIBLE_DEVICES"):
         return
+    if len({device for step in program.steps if (device := _number(step))}) > 1:
+        return  # parts of a model are on several GPUs
     for step in program.steps:
         device = _fixed(step) if surely_on_every_rank(step) and not _single_process(step) else ""
         if device:
             text = f"Every rank on a machine uses GPU {device}."
             yield at(step, text, sure=share_files(program))
             return
-    if mentions(program, _PINS) or not program.backwards:
+    if mentions(program, _PINS) or not program.backwards or any(map(_by_rank, program.steps)):
         return
     for step in program.methods("cuda", "to"):
         if step.receiver.of_kind("model") and _any_gpu(step) and not _single_process(step):
@@ -81,18 +83,25 @@ def _fixed(step: Step) -> str:
         node = argument_node(step, 1, "device_ids")
         only = node.elts[0] if isinstance(node, ast.List) and len(node.elts) == 1 else None
         return str(only.value) if isinstance(only, ast.Constant) else ""
-    if step.method not in ("to", "cuda") and step.path != "torch.cuda.set_device":
-        return ""
-    node, device = argument_node(step, 0, "device"), step.argument(0, "device") or Value()
+    node = argument_node(step, 0, "device")
     if isinstance(node, (ast.Name, ast.Attribute)) and not step.receiver.of_kind("model"):
         return ""  # the variable is also used where it matters
-    numbered = isinstance(device.const, int) and step.method != "to"
-    return str(device.const) if numbered else _number(device.const)
+    return _number(step)
 
 
-def _number(device: object) -> str:
-    """Return the number of "cuda:1"; "" of another device."""
+def _number(step: Step) -> str:
+    """Return the number of the GPU to which a call moves something, such as "cuda:1"."""
+    if step.method not in ("to", "cuda") and step.path != "torch.cuda.set_device":
+        return ""
+    device = (step.argument(0, "device") or Value()).const
+    if isinstance(device, int) and not isinstance(device, bool) and step.method != "to":
+        return str(device)
     return str(device).partition(":")[2] if _INDEXED.match(str(device)) else ""
+
+
+def _by_rank(step: Step) -> bool:
+    """Return whether this moves something to the GPU of a rank."""
+    return step.method in ("to", "cuda") and any(RANK in arg.tags for arg in step.args)
 
 
 def _any_gpu(step: Step) -> bool:

@@ -256,7 +256,9 @@ def shards_of_one_rank(program: Program) -> Iterator[Hit]:
 )
 def no_map_location(program: Program) -> Iterator[Hit]:
     """Find checkpoints that every rank loads onto the GPU of the rank that saved them."""
-    if not mentions(program, r"cuda|nccl"):
+    if not mentions(program, r"cuda|nccl") or mentions(
+        program, r"(offload_to_cpu|cpu_offload)=True"
+    ):
         return
     restored = {
         thing.step
@@ -290,7 +292,8 @@ def no_map_location(program: Program) -> Iterator[Hit]:
 def logs_on_every_rank(program: Program) -> Iterator[Hit]:
     """Find runs that all ranks record, and lines that all ranks print in the training loop."""
     for step in program.calls(*_RUNS):
-        if surely_on_every_rank(step) and not names_rank(step):
+        grouped = "group" in step.kwargs  # the runs of all ranks are kept together
+        if surely_on_every_rank(step) and not names_rank(step) and not grouped:
             what = step.path.rpartition(".")[2]
             yield at(step, f"Every rank calls `{what}`, which makes N runs or logs instead of one.")
     if _replaces_print(program):

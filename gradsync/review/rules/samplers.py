@@ -114,7 +114,7 @@ def _loads_rank(node: ast.AST) -> bool:
 def epoch_never_set(program: Program) -> Iterator[Hit]:
     """Find samplers that shuffle each epoch into the same order."""
     calls = list(program.methods("set_epoch"))
-    if any(not step.receiver.things for step in calls):
+    if any(not step.receiver.things for step in calls) or _sets_elsewhere(program, calls):
         return  # it may be this sampler
     set_there = {thing for step in calls for thing in step.receiver.things}
     for loader, again in training_loops(program):
@@ -145,6 +145,18 @@ def epoch_never_set(program: Program) -> Iterator[Hit]:
                     f"{thing.step.node.lineno}, which does not shuffle.",
                     "Pass this sampler to the training loader.",
                 )
+
+
+def _sets_elsewhere(program: Program, calls: list[Step]) -> bool:
+    """Return whether code that was not followed has a call of `set_epoch`."""
+    followed = {step.node for step in calls}
+    nodes = (node for source in program.sources for node in source.nodes)
+    return any(
+        isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "set_epoch"
+        and node not in followed
+        for node in nodes
+    )
 
 
 def _used(program: Program, samplers: set[Thing]) -> bool:

@@ -1000,6 +1000,146 @@ for epoch in range(3):
     for x, y in train:
         model(x).sum().backward()
 """,
+    "DDP005: a class that is found by its name sets the epoch": """
+class Hooks:
+    def begin(self, epoch):
+        self.loader.sampler.set_epoch(epoch)
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+model = DistributedDataParallel(nn.Linear(2, 1))
+loader = Hooks.loader = DataLoader(data, sampler=DistributedSampler(data))
+hooks = globals()["Hooks"]()
+for epoch in range(3):
+    hooks.begin(epoch)
+    for (x,) in loader:
+        model(x).sum().backward()
+""",
+    "DDP009: an item of a dict is the rank if there are others": """
+settings = {"place": 0, "epochs": 2}
+if int(os.environ["WORLD_SIZE"]) > 1:
+    dist.init_process_group("gloo")
+    settings["place"] = dist.get_rank()
+
+class Keeper:
+    def __init__(self, settings):
+        self.writes = settings["place"] == 0
+
+    def keep(self, model):
+        if self.writes:
+            torch.save(model.state_dict(), "model.pt")
+
+model = DistributedDataParallel(nn.Linear(2, 1))
+model(torch.ones(1, 2)).sum().backward()
+Keeper(settings).keep(model.module)
+""",
+    "DDP009: a helper makes a group of one process": """
+def restore(path, state):
+    dist.init_process_group("gloo", rank=0, world_size=1)
+    dist.checkpoint.load(state, checkpoint_id=path)
+
+model = nn.Linear(2, 1).cuda()
+restore("start", model.state_dict())
+model(torch.ones(1, 2).cuda()).sum().backward()
+torch.save(model.state_dict(), "model.pt")
+""",
+    "DDP013: a state that FSDP has moved to the CPU": """
+from torch.distributed.fsdp import FullStateDictConfig, FullyShardedDataParallel
+WHOLE = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)
+dist.init_process_group("nccl")
+model = nn.Linear(2, 1)
+model.load_state_dict(torch.load("model.pt"))
+model = FullyShardedDataParallel(model)
+model(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP014: the runs of all ranks have a group": """
+import wandb
+dist.init_process_group("gloo")
+wandb.init(project="p", group=sys.argv[1])
+"""
+    + TRAINS.format(test="dist.get_rank() == 0")
+    + "\ntrain(0, 3)\n",
+    "DDP015: the number of this rank's samples": """
+dist.init_process_group("gloo")
+share = int(sys.argv[1]) // dist.get_world_size()
+first = dist.get_rank() * share
+last = first + share
+for _ in range(last - first):
+    dist.barrier()
+""",
+    "DDP015: BatchNorm without buffers": """
+dist.init_process_group("gloo")
+net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, track_running_stats=False))
+model = DistributedDataParallel(net)
+model(torch.ones(4, 2)).sum().backward()
+if dist.get_rank() == 0:
+    with torch.no_grad():
+        print(model(torch.ones(4, 2)))
+""",
+    "DDP017: a folder that is named after the time": """
+from datetime import datetime
+folder = os.path.join("runs", datetime.now().strftime("%H-%M-%S"))
+again = False
+if os.path.isfile(os.path.join(folder, "settings.json")):
+    again = True
+dist.init_process_group("gloo")
+if again:
+    dist.barrier()
+""",
+    "DDP021: an unused function sets the port": """
+def once():
+    os.environ["MASTER_PORT"] = "1234"
+    torch.manual_seed(3)
+
+dist.init_process_group("gloo")
+""",
+    "DDP022: a model is moved again, to the GPU of the rank": """
+def make():
+    return nn.Linear(2, 1).cuda()
+
+dist.init_process_group("nccl")
+place = torch.device("cuda:{}".format(dist.get_rank() % torch.cuda.device_count()))
+net = make().to(place)
+model = DistributedDataParallel(net, device_ids=[place])
+model(torch.ones(1, 2).to(place)).sum().backward()
+""",
+    "DDP022: a model with parts on two GPUs": """
+dist.init_process_group("gloo")
+body, head = nn.Linear(2, 3).to("cuda:0"), nn.Linear(3, 1).to("cuda:1")
+head(body(torch.ones(1, 2).to("cuda:0")).to("cuda:1")).sum().backward()
+""",
+    "DDP041: a rank from `spawn` or from the launcher": """
+def begin(me=None, n=None):
+    if me is None:
+        me, n = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+    dist.init_process_group("gloo", rank=me, world_size=n)
+
+def work(me, n):
+    if me == 0:
+        with open("settings.txt", "w") as file:
+            file.write(str(n))
+    begin(me, n)
+    DistributedDataParallel(nn.Linear(2, 1))(torch.ones(1, 2)).sum().backward()
+    dist.destroy_process_group()
+
+torch.multiprocessing.spawn(work, args=(int(sys.argv[1]),), nprocs=int(sys.argv[1]))
+""",
+    "DDP041: all ranks meet on this machine": """
+import argparse
+args = argparse.ArgumentParser().parse_args()
+
+def work(gpu, args):
+    rank = args.node * args.gpus + gpu
+    dist.init_process_group("gloo", rank=rank, world_size=args.nodes * args.gpus)
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    model(torch.ones(1, 2)).sum().backward()
+    if gpu == 0:
+        torch.save(model.module.state_dict(), "model.pt")
+    dist.destroy_process_group()
+
+os.environ["MASTER_ADDR"] = "localhost"
+torch.multiprocessing.spawn(work, args=(args,), nprocs=args.gpus)
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 
