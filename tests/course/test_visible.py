@@ -43,6 +43,9 @@ SEEN = {
     "averages-no-small-gradients",
     "clears-the-gradients-before-the-step",
     "returns-scaled-norms",
+    "ends-documents-with-0-whatever-the-end-is",
+    "separates-at-byte-0-whatever-the-end-is",
+    "counts-an-empty-document-to-the-one-before",
 }
 
 

@@ -30,6 +30,12 @@ def test_wrong_rows_get_their_code(rows, code):
     assert diagnose_rows(rows, DOCUMENTS, 2, 0).code == code
 
 
+def test_rows_with_another_end_are_recognised():
+    rows = packed(stream_of(DOCUMENTS, 0), 2)
+
+    assert "`eos` is 9" in diagnose_rows(rows, DOCUMENTS, 2, 9).explanation
+
+
 def test_rows_with_padding_are_recognised():
     right = packed(stream_of(DOCUMENTS, 0), 3)
 
@@ -51,3 +57,12 @@ def test_masks_get_their_code(change, code):
     found = diagnose_mask(change(mask_of(ROWS, 0)), ROWS, 0)
 
     assert (found and found.code) == code
+
+
+def test_masks_with_another_end_or_without_empty_documents_are_recognised():
+    rows = np.array([[11, 0, 9, 9, 21]])
+    mask = mask_of(rows, 9)
+    mask[0, 3, :3] = True  # the second 9 is counted to the document before
+
+    assert "empty document" in diagnose_mask(mask, rows, 9).explanation
+    assert "`eos` is 9" in diagnose_mask(mask_of(rows, 0), rows, 9).explanation

@@ -172,7 +172,7 @@ def test_rows_without_an_end_and_ends_in_a_row_are_right(ranks, rng):
     first[:, 0] = eos
     last[:, -1] = eos
 
-    check_masks(ranks, [whole, ends, first, last, draw_rows(rng, 2, 8, eos)], eos)
+    check_masks(ranks, [draw_rows(rng, 2, 8, eos), whole, ends, first, last], eos)
 
 
 def probe_attention(data_loader, rows, changed, eos, features):

@@ -74,6 +74,11 @@ def diagnose_rows(
             "The `eos` of an empty document is missing. It is followed by `eos`, too.",
         ),
         (
+            packed(stream_of(documents, 0), length),
+            "documents-mixed",
+            f"A 0 follows each document, but `eos` is {eos}. Use the argument.",
+        ),
+        (
             alone,
             "tokens-lost",
             "Each document is cut on its own, and the tokens at its end that do not fill a row are "
@@ -120,6 +125,8 @@ def diagnose_mask(mask: np.ndarray, rows: np.ndarray, eos: int) -> Diagnosis | N
     ends = (rows == eos).astype(int)
     after = ends.cumsum(axis=1)  # as if an eos belonged to the next document
     with_next = np.tril(after[:, :, None] == after[:, None, :])
+    filled = (np.insert(ends, 0, 0, axis=1)[:, :-1] & ~ends).cumsum(axis=1)  # not empty documents
+    without_empty = np.tril(filled[:, :, None] == filled[:, None, :])
     later = np.triu(np.ones_like(mask[0]), 1)
     extra = mask & ~right
     code, text = "documents-mixed", ""
@@ -144,6 +151,13 @@ def diagnose_mask(mask: np.ndarray, rows: np.ndarray, eos: int) -> Diagnosis | N
             "An `eos` is counted as part of the document that follows it. It belongs to the "
             "document that it ends: count only the ends before it."
         )
+    elif np.array_equal(mask, without_empty):
+        text = (
+            "An `eos` right after another `eos` is counted to the document before. It ends an "
+            "empty document of its own, so it must see itself alone."
+        )
+    elif np.array_equal(mask, mask_of(rows, 0)):
+        text = f"The documents end at each 0, but `eos` is {eos}. Use the argument."
     elif extra.any():
         b, q, k = np.argwhere(extra)[0]
         text = (

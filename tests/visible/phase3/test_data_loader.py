@@ -16,9 +16,9 @@ from support.rules.token_loaders import GUIDE, diagnose_batches, numbers_of
 DOCUMENTS = [[11, 12, 13], [21, 22], [31, 32, 33]]
 
 
-def probe_rows(data_loader, documents, length):
+def probe_rows(data_loader, documents, length, eos=0):
     tensors = [torch.tensor(document, dtype=torch.int64) for document in documents]
-    rows = tensor_returned(data_loader.pack_documents(tensors, length, 0), "pack_documents")
+    rows = tensor_returned(data_loader.pack_documents(tensors, length, eos), "pack_documents")
     return [str(rows.dtype), rows.tolist()]
 
 
@@ -40,12 +40,13 @@ def test_three_documents_make_five_rows(ranks):
 def test_the_tokens_that_fill_no_row_are_dropped(ranks):
     """The same documents with L = 4: two rows, from 11 to 21 and from 21 to 33; 0 is dropped.
 
-    An empty document between two others has an end, too: 11 0 0 21 22 0.
+    An empty document between two others has an end, too: 11 9 9 21 22 9, with 9 as `eos`.
     """
-    for documents, length in ((DOCUMENTS, 4), ([[11], [], [21, 22]], 2)):
-        [[_, rows]] = ranks(probe_rows, 1, process_group=False, documents=documents, length=length)
+    for documents, length, eos in ((DOCUMENTS, 4, 0), ([[11], [], [21, 22]], 2, 9)):
+        given = {"documents": documents, "length": length, "eos": eos}
+        [[_, rows]] = ranks(probe_rows, 1, process_group=False, **given)
 
-        raise_mistake(diagnose_rows(rows, documents, length, 0))
+        raise_mistake(diagnose_rows(rows, **given))
 
 
 @exercise("phase3/pack_documents", points=1)
@@ -70,14 +71,17 @@ def test_no_row_is_an_error(ranks):
 
 
 def probe_mask(data_loader, rows):
-    mask = tensor_returned(data_loader.document_mask(torch.tensor(rows), 0), "document_mask")
+    mask = tensor_returned(data_loader.document_mask(torch.tensor(rows), 9), "document_mask")
     return [str(mask.dtype), mask.bool().numpy()]
 
 
 @exercise("phase3/document_mask", points=1)
 def test_tokens_see_earlier_ones_of_their_document(ranks):
-    """11 12 0 21 0 31: the first 0 sees 11, 12 and itself; 21 and 31 see themselves alone."""
-    rows = [[11, 12, 0, 21, 0, 31]]
+    """11 12 9 9 0 31, with 9 as `eos`: the first 9 sees 11, 12 and itself; 31 sees 0 and itself.
+
+    The second 9 ends an empty document: it sees itself alone.
+    """
+    rows = [[11, 12, 9, 9, 0, 31]]
 
     [[dtype, mask]] = ranks(probe_mask, 1, process_group=False, rows=rows)
 
@@ -88,7 +92,7 @@ def test_tokens_see_earlier_ones_of_their_document(ranks):
         "torch.bool of the shape [1, 6, 6].",
         guide=MASK,
     )
-    raise_mistake(diagnose_mask(mask, torch.tensor(rows).numpy(), 0))
+    raise_mistake(diagnose_mask(mask, torch.tensor(rows).numpy(), 9))
 
 
 @exercise("phase3/document_mask", points=1)
