@@ -204,6 +204,18 @@ def full_state(model: Any) -> dict[str, Tensor]:
     return {str(name): value.detach().clone() for name, value in state.items()}
 
 
+def without_gradient(model: Any) -> list[str]:
+    """Return the trainable parameters that have no gradient of their own shape and dtype."""
+    return [
+        name
+        for name, param in model.named_parameters()
+        if param.requires_grad
+        and (
+            param.grad is None or (param.grad.shape, param.grad.dtype) != (param.shape, param.dtype)
+        )
+    ]
+
+
 def step_of(model: Any, backward: Any) -> dict[str, Tensor]:
     """Take a step of size 1 after a backward; return what it subtracts, the whole gradients."""
     before = full_state(model)

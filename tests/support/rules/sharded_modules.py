@@ -151,6 +151,19 @@ def _partly(seen: Observation, mean: Gradients, wrong: Sequence[str]) -> int:
     return int(zero.sum()) if np.allclose(value[~zero], right[~zero]) else 0
 
 
+def absent_gradients(names: Sequence[Sequence[str]]) -> Diagnosis | None:
+    """Judge the names, by rank, of trainable parameters without a gradient of their own kind."""
+    ranks = tuple(rank for rank, some in enumerate(names) if some)
+    if not ranks:
+        return None
+    text = (
+        "After finish(), these trainable parameters have no gradient of their own shape and dtype: "
+        f"{listed(names[ranks[0]])}. The optimizer needs one for each, sharded or not. If no rank "
+        "has used a parameter, its gradient is zeros."
+    )
+    return Diagnosis("only-some-parameters", ranks, text, guide=GUIDE)
+
+
 def gathers(calls: Sequence[Collective], rank: int) -> list[Collective]:
     """Return the calls by which a rank sends parts of parameters, in any way."""
     return [
@@ -206,6 +219,18 @@ def reduced_whole(calls: Sequence[Collective], small: int) -> Diagnosis | None:
     )
     ranks = whole[0].members
     return Diagnosis("too-many-bytes", tuple(ranks), text, whole[0].where, GUIDE)
+
+
+def reduced_late(calls: Sequence[Collective], small: int, limit: int) -> Diagnosis | None:
+    """Judge the gradients that a rank reduces in finish(): at most the last one, of `limit`."""
+    late = sum(map(volume, reductions(calls, small)))
+    if late <= limit:
+        return None
+    text = (
+        f"finish() reduces gradients of {late} elements. Reduce-scatter each gradient as soon as "
+        "backward has computed it, so that it need not be kept whole until the end."
+    )
+    return Diagnosis("no-overlap", (), text, guide=GUIDE)
 
 
 def wrong_dtypes(calls: Sequence[Collective], rank: int, low: str, own: str) -> Diagnosis | None:
@@ -277,7 +302,10 @@ def shares_too_large(
     if not over:
         return None
     by_rows = sum(-(-shape[0] // size) * int(np.prod(shape[1:])) for shape in whole.values())
-    rows = max(kept) == by_rows + small
+    whole_tensors = sum(
+        int(np.prod(shape)) if len(shape) > 2 else -(-int(np.prod(shape)) // size)
+        for shape in whole.values()
+    )
     text = (
         f"The memory of parameters() has {listed([kept[rank] for rank in over])} elements on "
         f"{ranks_text(over)}, but at most {limit} are allowed on {size} ranks: `ceil(numel / N)` "
@@ -286,7 +314,9 @@ def shares_too_large(
     text += (
         "The parameters are split by rows, and their number does not divide. Flatten a parameter "
         "before you split it."
-        if rows
+        if max(kept) == by_rows + small
+        else "Those with three or more dimensions are kept whole. Shard them, too."
+        if max(kept) == whole_tensors + small
         else "Each rank must keep its part only, in memory of its own: a view keeps the whole."
     )
     return Diagnosis("parameters-not-sharded", tuple(over), text, guide=GUIDE)
