@@ -50,6 +50,9 @@ SEEN = {
     "shards-matrices-only",
     "reduces-gradients-in-finish",
     "returns-the-norm-after-clipping",
+    "names-the-files-by-the-step",
+    "does-not-wait-for-the-other-ranks'-files",
+    "reads-all-files-in-the-folder",
 }
 
 

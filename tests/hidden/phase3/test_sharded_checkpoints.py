@@ -1,12 +1,11 @@
 """Checkpoints of which each rank writes a part: whole or not at all, for any number of ranks."""
 
-from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
 
 from gradsync.records import Diagnosis
-from gradsync.testing import EXACT, assert_on_every_rank, check, each, exercise
+from gradsync.testing import EXACT, assert_on_every_rank, each, exercise
 from gradsync.testing.values import close
 from gradsync.text import listed, ranks_text
 from support.probes.files import files_with_code, lift_limit, limit_writes
@@ -19,14 +18,13 @@ from support.probes.sharded_files import (
     made,
     outcome,
     restore,
-    snapshots,
     step,
     working_in,
 )
+from support.promises import sharded_checkpoints
+from support.promises.sharded_checkpoints import GUIDE, check_that
 
-GUIDE = "Checkpoints in shards"
 WIDE = 4000  # hidden size of a model whose parts are larger than any other file
-check_that = partial(check, guide=GUIDE)
 
 
 def probe_saved(rank, world_size, trainer, seed, number):
@@ -134,76 +132,10 @@ def check_files(saved):
     )
 
 
-def probe_crashes(rank, trainer):
-    """Save three times; return the three states, and what loads from each moment of the saves."""
-    Path("copies").mkdir(exist_ok=True)
-    states, ranges = [], []
-    for number, saved_step in enumerate((3, 4, 4)):
-        model, optimizer = made(trainer, number)
-        states.append(full_state(model))
-        place = Path("copies", str(number))
-        place.mkdir(exist_ok=True)
-        dist.barrier()
-        if number:  # each rank is late once
-            pass_gate(f"gate{number}", rank, 2, last=number % 2)
-        with snapshots(Path("kept"), place, rank):
-            trainer.save_sharded("kept", model, optimizer, saved_step)
-        dist.barrier()
-        ranges.append(sorted(p.name for p in place.iterdir() if p.is_dir()))
-    found = []
-    model, optimizer = made(trainer, 8)
-    for number in (1, 2):
-        for name in ranges[number]:
-            with working_in(Path("copies", str(number), name)):
-                seen = outcome(lambda: trainer.load_sharded("kept", model, optimizer), model)
-            found.append([number, seen])
-    return {"states": states, "found": found}
-
-
 @exercise("phase3/save_sharded", points=2.25)
 def test_after_a_crash_at_any_moment_a_checkpoint_can_be_loaded(ranks):
     """Whenever all ranks are killed in a save, the previous or the new checkpoint is whole."""
-
-    def stuck(seen, _):
-        if seen.failure is None or seen.failure.status not in ("deadlock", "timeout"):
-            return None
-        diagnosis = seen.failure.diagnosis
-        if "load_sharded" not in str(seen.failure.collective and seen.failure.collective.callers):
-            return None
-        text = (
-            "After a crash in the middle of save_sharded, some ranks can load the checkpoint, but "
-            f"others raise: it is not whole. {diagnosis.explanation}"
-        )
-        return Diagnosis("not-atomic", diagnosis.ranks, text, diagnosis.where, GUIDE)
-
-    seen = ranks(probe_crashes, 2, mistakes=[stuck])
-
-    states = seen[0]["states"]
-    check_that(
-        len({len(value["found"]) for value in seen}) == 1 and seen[0]["found"],
-        "state-lost",
-        "save_sharded writes no files.",
-    )
-    for rank, value in enumerate(seen):
-        for number, found in value["found"]:
-            case = (
-                f"The ranks crash during save number {number + 1} "
-                f"(step {3 + (number > 0)} over step {3 + (number > 1)})"
-            )
-            check_that(
-                "error" not in found,
-                "not-atomic",
-                f"{case}: load_sharded raises {found.get('error')}: {found.get('text')}. The "
-                "previous checkpoint must stay as it is until every rank's new file is complete.",
-                [rank],
-            )
-            check_that(
-                any(close(found["state"], states[n], EXACT) for n in (number - 1, number)),
-                "not-atomic",
-                f"{case}: load_sharded loads parts of two checkpoints. New files must not replace "
-                "those of the previous checkpoint one by one.",
-                [rank],
-            )
+    sharded_checkpoints.crash_leaves_a_checkpoint(ranks, [3, 4, 4])
 
 
 def probe_late(rank, trainer):
@@ -354,13 +286,17 @@ def test_another_number_of_ranks_loads_the_same(ranks, rng):
 
 
 def probe_two_sizes(rank, world_size, trainer, content, number):
-    """Load a checkpoint of other ranks, save it again, and load that."""
+    """Load a checkpoint of other ranks, save it twice again, and load that.
+
+    The second save may use the names of the first ranks' files again.
+    """
     if rank == 0:
         restore(Path("kept"), content)
     dist.barrier()
     model, optimizer = made(trainer, 6)
     trainer.load_sharded("kept", model, optimizer)
-    trainer.save_sharded("kept", model, optimizer, number)
+    for later in (number, number + 1):
+        trainer.save_sharded("kept", model, optimizer, later)
     model, optimizer = made(trainer, 7)
     found = trainer.load_sharded("kept", model, optimizer)
     return {"found": found, "loaded": full_state(model)}
@@ -368,16 +304,16 @@ def probe_two_sizes(rank, world_size, trainer, content, number):
 
 @exercise("phase3/load_sharded", points=0.75)
 def test_a_folder_may_have_checkpoints_of_different_numbers_of_ranks(ranks):
-    """Saved on 2 ranks, then by one in the same folder: the later one is loaded."""
+    """Saved on 2 ranks, then twice by one in the same folder: the last one is loaded."""
     saved = ranks(probe_saved, 2, seed=5, number=10)
     check_files(saved)
 
     seen = ranks(probe_two_sizes, 1, content=saved[0]["content"], number=11)
 
     check_that(
-        all(value["found"] == 11 for value in seen),
+        all(value["found"] == 12 for value in seen),
         "state-lost",
-        f"After saving step 10 on 2 ranks and step 11 on one, load_sharded returns "
+        f"After saving step 10 on 2 ranks and steps 11 and 12 on one, load_sharded returns "
         f"{seen[0]['found']}. Files of the former ranks must not be part of the latest checkpoint.",
     )
     assert_on_every_rank(

@@ -80,8 +80,7 @@ def test_two_ranks_keep_three_of_six_elements(ranks):
         guide=GUIDE,
     )
     right = [[[1, 2, 3], [4, 5, 6]], [1, 1], [1], [1]]
-    names = ["the matrix layer.weight", "the small parameter shift", "the buffer begin"]
-    names += ["the 2 x 2 x 2 parameter cube"]
+    names = ["layer.weight", "shift", "the buffer begin", "cube"]
     for name, wanted, *found in zip(names, right, *(value[1:] for value in seen), strict=True):
         check(
             found == [wanted, wanted],

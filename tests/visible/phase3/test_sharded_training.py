@@ -22,6 +22,7 @@ from support.probes.sharded_files import (
     step,
     working_in,
 )
+from support.promises import sharded_checkpoints
 from support.rules.sharded_training import (
     batches_mistake,
     history_mistake,
@@ -46,14 +47,20 @@ def probe_saved(rank, world_size, trainer):
 
 
 def probe_loaded(rank, world_size, trainer, content):
+    """Load step 7 and save it twice, as steps 8 and 9; take a step, and load step 9."""
     if rank == 0:
         restore(Path("kept"), content)
     dist.barrier()
     model, optimizer = made(trainer, 2)
     number = trainer.load_sharded("kept", model, optimizer)
     loaded = full_state(model)
+    for again in (8, 9):
+        trainer.save_sharded("kept", model, optimizer, again)
     step(model, optimizer, *batch_of(rank, world_size, 2))
-    return {"number": number, "loaded": loaded, "after": full_state(model)}
+    after = full_state(model)
+    latest = trainer.load_sharded("kept", model, optimizer)
+    again = [latest, full_state(model)]
+    return {"number": number, "loaded": loaded, "after": after, "again": again}
 
 
 @exercise("phase3/save_sharded", points=1)
@@ -109,6 +116,15 @@ def _interrupted(_state, file, *_args, **_options):
     raise OSError("No space left on device")
 
 
+@exercise("phase3/save_sharded", points=1)
+def test_a_crash_at_any_moment_leaves_a_checkpoint(ranks):
+    """Step 1 is saved twice, and rank 1 is late. Whenever both ranks are killed, one save loads.
+
+    They are killed in the second save, before each change to a file.
+    """
+    sharded_checkpoints.crash_leaves_a_checkpoint(ranks, [1, 1])
+
+
 def check_loaded(seen, saved, code):
     for rank, value in enumerate(seen):
         check(
@@ -127,34 +143,46 @@ def check_loaded(seen, saved, code):
             check(
                 not wrong,
                 code,
-                f"Saved on 2 ranks, loaded on {len(seen)}: after {what}, {listed(wrong)} "
+                f"Saved on {len(saved)} ranks, loaded on {len(seen)}: after {what}, {listed(wrong)} "
                 f"{verb(wrong, 'differs', 'differ')} from the values without the interruption.",
                 ranks=[rank],
                 guide=GUIDE,
             )
+        check(
+            close(value["again"], [9, value["loaded"]], EXACT),
+            code,
+            f"Then {len(seen)} ranks save steps 8 and 9 in the same folder. load_sharded returns "
+            f"{value['again'][0]!r}, or other values than were saved. It must read the files of "
+            "the latest checkpoint only.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
 
 
 @exercise("phase3/load_sharded", points=1)
-def test_three_ranks_load_what_two_saved(ranks):
-    """Saved on 2 ranks, loaded on 3: the same parameters, and the same next step."""
-    saved = ranks(probe_saved, 2)
+def test_two_ranks_load_what_three_saved(ranks):
+    """Saved on 3 ranks, loaded on 2: the same parameters, and the same next step.
 
-    seen = ranks(probe_loaded, 3, content=saved[0]["content"])
+    The two then save twice in the same folder, and load that.
+    """
+    saved = ranks(probe_saved, 3)
+
+    seen = ranks(probe_loaded, 2, content=saved[0]["content"])
 
     check_loaded(seen, saved, "checkpoint-not-resharded")
 
 
 @exercise("phase3/load_sharded", points=1)
 def test_what_is_no_checkpoint_is_refused(ranks):
-    """Without a file, with half of one or with code in it, both ranks raise, and name it."""
+    """Without files, without one, with half of one or with code, both ranks raise and name it."""
 
-    def probe(rank, trainer, content, damage):
+    def probe(rank, trainer, damaged):
         model, optimizer = made(trainer, 2)
         found = []
-        for number, (name, data) in enumerate(damage):
+        for number, content in enumerate(damaged):
             folder = Path(f"damage{number}", "kept")
             if rank == 0:
-                restore(folder, {**content, name: data} if data else {})
+                restore(folder, content)
             dist.barrier()
             with working_in(folder.parent):
                 seen = outcome(lambda: trainer.load_sharded("kept", model, optimizer))
@@ -164,13 +192,17 @@ def test_what_is_no_checkpoint_is_refused(ranks):
     saved = ranks(probe_saved, 2)
     content = saved[0]["content"]
     name = max(content, key=lambda name: len(content[name]))
-    bomb = files_with_code({"model": {}})[0]
-    damage = [("", b""), (name, content[name][: len(content[name]) // 2]), (name, bomb)]
+    damaged = {
+        "no file": {},
+        f"all files but {name}": {other: content[other] for other in content if other != name},
+        f"half of {name}": {**content, name: content[name][: len(content[name]) // 2]},
+        "code": {**content, name: files_with_code({"model": {}})[0]},
+    }
 
-    seen = ranks(probe, 2, content=content, damage=damage)
+    seen = ranks(probe, 2, damaged=list(damaged.values()))
 
     for rank, (found, ran) in enumerate(seen):
-        for one, what in zip(found, ("no file", f"half of {name}", "code"), strict=True):
+        for one, what in zip(found, damaged, strict=True):
             check(
                 not ran and "error" in one and (what == "code" or one["kind"]),
                 "unsafe-load" if ran else "incomplete-accepted",
@@ -185,13 +217,14 @@ def test_what_is_no_checkpoint_is_refused(ranks):
                 ranks=[rank],
                 guide=GUIDE,
             )
-        check(
-            Path(name).name in found[1]["text"],
-            "incomplete-accepted",
-            f"Half of {name} is missing, but the message does not name it: {found[1]['text']}.",
-            ranks=[rank],
-            guide=GUIDE,
-        )
+        for one, what in zip(found[1:3], (name, f"Half of {name}"), strict=True):
+            check(
+                Path(name).name in one["text"],
+                "incomplete-accepted",
+                f"{what} is missing, but the message does not name it: {one['text']}.",
+                ranks=[rank],
+                guide=GUIDE,
+            )
 
 
 def sequences():
