@@ -53,6 +53,7 @@ SEEN = {
     "names-the-files-by-the-step",
     "does-not-wait-for-the-other-ranks'-files",
     "reads-all-files-in-the-folder",
+    "masks-in-backward-whatever-causal-is",
 }
 
 

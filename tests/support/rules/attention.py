@@ -297,6 +297,10 @@ BACKWARDS = {
         "The gradients are those of weights without the causal mask. Hide the same scores in "
         "backward as in forward, before exp."
     ),
+    "causal": (
+        "With causal=False, the gradients are those of weights with the causal mask. Backward must "
+        "hide scores only if forward did."
+    ),
     "total": (
         "The gradients are those of exp(score - largest score), whose sum is not 1. In backward, a "
         "weight is exp(score - m - ln l): keep m + ln l of forward."
@@ -337,8 +341,8 @@ def _backward(
     scores, scale = scores_of(case), q.shape[-1] ** -0.5
     output = scores.softmax(-1) @ v
     log_total = scores.amax(-1) if mistake == "total" else scores.logsumexp(-1)
-    if mistake == "mask":
-        scores = scores_of({**case, "causal": False})
+    if mistake in ("mask", "causal"):
+        scores = scores_of({**case, "causal": mistake == "causal"})
     weights = (scores - log_total[..., None]).exp() * part
     common = 0.0 if mistake == "common" else (grad * output).sum(-1, keepdim=True)
     inner = weights * (grad @ v.mT - common) * (1.0 if mistake == "scale" else scale)

@@ -81,16 +81,19 @@ def test_gradients_come_home(ranks):
     """Equal scores, values 2, 6: the values' gradients are 1.5 and 0.5, the keys' -1 and 1.
 
     With four features instead of one, the values' are the same, and the keys' -2 and 2: the scores'
-    gradients are divided by sqrt(4), and each feature of the outputs adds to them.
+    gradients are divided by sqrt(4), and each feature of the outputs adds to them. Without causal,
+    the values' are 1 and 1, and the keys' -2 and 2.
     """
     case = case_of([1.0, 1.0], [1.0, 1.0], [2.0, 6.0], causal=True)
     wide = {**case, **{name: case[name].repeat(1, 1, 1, 4) for name in ("q", "k", "v", "upstream")}}
 
-    seen, others = run(ranks, 2, case, wide)
+    cases = [case, wide, {**case, "causal": False}]
 
-    raise_mistake(gradient_mistake(seen, case))
-    raise_mistake(gradient_mistake(others, wide))
-    check_outputs(seen, [2.0, 4.0], "future-visible", "They must be 2 and 4.")
+    every = run(ranks, 2, *cases)
+
+    for seen, its in zip(every, cases, strict=True):
+        raise_mistake(gradient_mistake(seen, its))
+    check_outputs(every[0], [2.0, 4.0], "future-visible", "They must be 2 and 4.")
 
 
 @exercise("phase3/ring_attention", points=1)
