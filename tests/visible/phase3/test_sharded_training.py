@@ -143,8 +143,9 @@ def check_loaded(seen, saved, code):
             check(
                 not wrong,
                 code,
-                f"Saved on {len(saved)} ranks, loaded on {len(seen)}: after {what}, {listed(wrong)} "
-                f"{verb(wrong, 'differs', 'differ')} from the values without the interruption.",
+                f"Saved on {len(saved)} ranks, loaded on {len(seen)}: after {what}, "
+                f"{listed(wrong)} {verb(wrong, 'differs', 'differ')} from the values without the "
+                "interruption.",
                 ranks=[rank],
                 guide=GUIDE,
             )
