@@ -586,7 +586,7 @@ class Interpreter:
             return Value(const=-value.const)
         if isinstance(node.op, ast.Not) and isinstance(value.const, (bool, NoneType)):
             return Value(const=not value.const)
-        return mixed([value])
+        return _truth([value]) if isinstance(node.op, ast.Not) else mixed([value])
 
     def _compare(self, node: ast.Compare) -> Value:
         left = self.value_of(node.left)
@@ -635,13 +635,13 @@ class Interpreter:
         found = self.value_of(node.values[0])
         values = [found]
         for operand in node.values[1:]:
-            guard = Guard(node, mixed(values), isinstance(node.op, ast.And))
+            guard = Guard(node, _truth(values), isinstance(node.op, ast.And))
             values.append(self._under(guard, operand))
             found = either(found, values[-1])
         decisive = isinstance(node.op, ast.Or)  # one true operand decides `or`, one false `and`
         pairs = zip(node.values, values, strict=True)
         known = any(v.const is decisive and self._is_about_a_parameter(n) for n, v in pairs)
-        return replace(found, tags=mixed(values).tags, const=decisive if known else UNKNOWN)
+        return replace(found, tags=_truth(values).tags, const=decisive if known else UNKNOWN)
 
     def _under(self, guard: Guard, node: ast.expr) -> Value:
         """Evaluate an expression that Python evaluates only under a condition."""
@@ -1032,6 +1032,11 @@ def _part(base: Value, key: Value) -> Value:
     if RANK in key.tags:
         tags |= {MAYBE_RANK}  # the parts may be equal
     return Value(things=frozenset(base.deep()), tags=tags, maybe=len(base.parts) > 1)
+
+
+def _truth(values: list[Value]) -> Value:
+    """Return whether values are true; a collection is, whatever its elements are."""
+    return mixed([replace(value, parts=()) for value in values])
 
 
 def _with_item(base: Value, key: object, value: Value) -> Value:

@@ -40,7 +40,9 @@ def one_device_for_all(program: Program) -> Iterator[Hit]:
         device = _fixed(step) if surely_on_every_rank(step) and not _single_process(step) else ""
         if device:
             text = f"Every rank on a machine uses GPU {device}."
-            yield at(step, text, sure=share_files(program))
+            # Slurm can give each of its tasks a GPU, which is then GPU 0 there.
+            alone = device == "0" and mentions(program, "SLURM_")
+            yield at(step, text, sure=share_files(program) and not alone)
             return
     if mentions(program, _PINS) or not program.backwards or any(map(_by_rank, program.steps)):
         return

@@ -33,6 +33,7 @@ _WRITERS = (
     "torch.save", "pyplot.savefig", "safetensors.torch.save_file", "numpy.save", "numpy.savez",
     "numpy.savetxt",
 )  # fmt: skip
+_NO_TENSORS = re.compile("scaler|sched", re.I)  # objects whose state has only numbers
 _WRITES = ("savefig", "to_csv", "write_text", "write_bytes")  # methods
 
 
@@ -263,6 +264,7 @@ def no_map_location(program: Program) -> Iterator[Hit]:
     restored = {
         thing.step
         for step in program.methods("load_state_dict")
+        if not _NO_TENSORS.search(ast.unparse(step.node.func))
         for value in step.args
         for thing in value.deep()
         if thing.kind == "checkpoint"

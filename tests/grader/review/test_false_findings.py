@@ -1140,6 +1140,33 @@ def work(gpu, args):
 os.environ["MASTER_ADDR"] = "localhost"
 torch.multiprocessing.spawn(work, args=(args,), nprocs=args.gpus)
 """,
+    "DDP013: a scaler and a scheduler have no tensors on a GPU": """
+def restore(model, scaler=None, scheduler=None):
+    scaler.load_state_dict(torch.load("scaler.pt"))
+    scheduler.load_state_dict(torch.load("scheduler.pt"))
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(nn.Linear(2, 1))
+restore(model)
+model(torch.ones(1, 2)).sum().backward()
+""",
+    "DDP017: whether a list has elements does not depend on samples": """
+dist.init_process_group("gloo")
+data = TensorDataset(torch.ones(8, 2))
+means, more = [], len(sys.argv) > 1
+for (x,) in DataLoader(data, sampler=DistributedSampler(data, shuffle=False)):
+    means.append(x.mean())
+if more and means:
+    dist.barrier()
+if not means:
+    dist.barrier()
+""",
+    "DDP022: Slurm gives each task one GPU": """
+place = torch.device("cuda:0")
+dist.init_process_group("nccl", rank=int(os.environ["SLURM_PROCID"]), world_size=4 * len(sys.argv))
+model = DistributedDataParallel(nn.Linear(2, 1).to(place))
+model(torch.ones(1, 2).to(place)).sum().backward()
+""",
 }
 ALL = RANK_ENTERS | CONDITIONS | MODES | RULES_TOO_EARLY
 
