@@ -1,6 +1,9 @@
 """Correct programs pass, however their ranks are delayed: no false deadlocks."""
 
 import random
+import signal
+import subprocess
+import threading
 import time
 
 import pytest
@@ -76,6 +79,25 @@ def test_a_rank_that_computes_for_long_is_waited_for():
         dist.barrier()
 
     run_ranks(compute, 3, timeout=20)
+
+
+def test_a_child_that_ends_may_wake_the_main_thread():
+    def meet_twice(rank):
+        groups = [dist.new_group([0, 1]) for _ in range(2)]
+        if rank == 0:
+            for group in reversed(groups):
+                dist.barrier(group=group)
+            return
+        ended = threading.Event()
+        signal.signal(signal.SIGCHLD, lambda *_: ended.set())
+        thread = threading.Thread(target=dist.barrier, args=[groups[0]])
+        thread.start()
+        with subprocess.Popen(["sleep", "0.5"]):
+            ended.wait()
+            dist.barrier(group=groups[1])
+        thread.join()
+
+    run_ranks(meet_twice, 2, timeout=20)
 
 
 def test_two_ranks_may_wait_for_a_third_in_different_ways():

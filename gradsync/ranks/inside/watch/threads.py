@@ -31,7 +31,10 @@ SUPPLIERS = (
 )
 POOL = "concurrent.futures.thread."
 PROCESS_POOL = "multiprocessing.pool."  # also of threads
-ALARMS = (signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGUSR1, signal.SIGUSR2)
+ALARMS = (
+    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD),
+)
 
 
 def nothing() -> None:
