@@ -84,6 +84,8 @@ def install(watch: Watch) -> None:
             setattr(ObservedProcessGroup, name, _observed(watch, name, op, position))
     for name in DELEGATED:
         setattr(ObservedWork, name, _delegated(name))
+    for name in ("wait", "get_future"):
+        _never_compile(getattr(ObservedWork, name))
     distributed_c10d.ProcessGroup = ObservedProcessGroup  # type: ignore[assignment, misc]
     _keep_works_of_ddp()
 
@@ -167,6 +169,15 @@ def _keep_works_of_ddp() -> None:
     reducer._set_forward_pass_work_handle = keep
 
 
+def _never_compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Exclude a function, and what it calls, from torch.compile: C++ code of DDP may call it."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):  # older versions of torch have none
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
 def _delegated(name: str) -> Callable[..., Any]:
     def method(work: ObservedWork, *args: Any, **kwargs: Any) -> Any:
         return getattr(work.plain, name)(*args, **kwargs)
@@ -205,7 +216,7 @@ def _observed(watch: Watch, name: str, op: str, position: int | None) -> Callabl
             watch.recorder.disturbances.after()
         return work
 
-    return collective
+    return _never_compile(collective)
 
 
 def _start(

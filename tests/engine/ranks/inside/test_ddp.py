@@ -21,6 +21,15 @@ def failure_of(function, world_size=4, **inputs):
     return caught.value.observation.failure
 
 
+def test_it_may_be_compiled():
+    def train():
+        model = torch.compile(DistributedDataParallel(nn.Linear(3, 2)), backend="eager")
+        for _ in range(2):  # the second pass rebuilds the buckets
+            model(torch.ones(2, 3)).sum().backward()
+
+    run_ranks(train, 2)
+
+
 @pytest.mark.parametrize(
     "options",
     [
