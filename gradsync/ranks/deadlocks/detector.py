@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Set
+from dataclasses import replace
 
 from gradsync.ranks.deadlocks.calls import (
     STORE,
@@ -67,6 +68,8 @@ class DeadlockDetector:
         self._refused: set[int] = set()
         self._threads: dict[tuple[int, str], set[int]] = defaultdict(set)  # rank, group -> threads
         self._lines: Counter[tuple[object, ...]] = Counter()  # rank, operation, line -> calls
+        # Lines that a rank reached after an exception: if it does so again, that is on purpose.
+        self._handlers: set[tuple[object, ...]] = set()
         self.subgroups: dict[tuple[int, ...], None] = {}  # as passed to new_group
         # (rank, operation) -> its last call in a group without some of the ranks
         self.in_subgroup: dict[tuple[int, str], Collective] = {}
@@ -99,6 +102,11 @@ class DeadlockDetector:
 
     def _begin(self, event: Event, collective: Collective) -> bool:
         rank = event.rank
+        if collective.after and (place := (rank, collective.op, collective.where)):
+            if place in self._handlers:
+                collective = replace(collective, after=None)
+            elif len(self._handlers) < MAX_LINES:
+                self._handlers.add(place)
         call = self._enter(rank, collective)
         self._count(event, collective)
         self._calls[rank, event.call] = call

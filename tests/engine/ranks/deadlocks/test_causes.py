@@ -1,5 +1,8 @@
 """The explanation of a deadlock names its cause."""
 
+import queue
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -200,10 +203,23 @@ def test_the_cause_is_named(function, failure_of):
     assert failure.diagnosis.where.startswith("test_causes.py:")
 
 
+def test_an_exception_that_is_handled_again_and_again_is_no_cause(failure_of):
+    def poll(rank):
+        requests = queue.Queue()
+        for _ in range(3 - (rank == 1)):
+            try:
+                requests.get_nowait()
+            except queue.Empty:
+                dist.all_reduce(torch.ones(1))
+
+    explanation = failure_of(poll, 3).diagnosis.explanation
+
+    assert "Empty" not in explanation
+    assert explanation.startswith("Rank 1 returned without calling all_reduce #3")
+
+
 def test_two_threads_of_one_group_are_named(failure_of):
     def mix(rank):
-        import threading
-
         thread = threading.Thread(target=dist.barrier)
         if rank == 0:
             dist.all_reduce(torch.ones(1))
