@@ -9,6 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d, rpc
 
 from gradsync.ranks.inside.watch.state import Watch
+from gradsync.ranks.inside.watch.threads import THREADS
 
 _meets: ContextVar[bool] = ContextVar("meets", default=False)
 Met = tuple[tuple[int, ...], tuple[int, ...]] | None  # the ranks that meet, and a list of ranks
@@ -32,6 +34,8 @@ def install(watch: Watch) -> None:
     _wrap(watch, torch_modules, "destroy_process_group", "destroy_process_group", _leavers)
     if rpc.is_available():
         _wrap(watch, (rpc, rpc.api), "shutdown", "rpc.shutdown", _workers)
+        _count_remote_calls("_invoke_rpc_python_udf", lambda future: future)
+        _count_remote_calls("_invoke_remote_python_udf", lambda reference: reference._get_future())
     _meet_in_new_group()
     _wrap_store(watch, "wait")
     _wrap_store(watch, "get")
@@ -73,6 +77,24 @@ def _meet_in_new_group() -> None:
     """
     original = distributed_c10d._is_barrier_after_init
     distributed_c10d._is_barrier_after_init = lambda: int(_meets.get()) or original()
+
+
+def _count_remote_calls(name: str, future_of: Callable[[Any], Any]) -> None:
+    """Wrap a function that starts a call on another rank: until it ends, it is like a thread.
+
+    There it may enter collectives, on a thread of torch that is not counted.
+    """
+    original = getattr(rpc.api, name)
+
+    def start(*args: Any) -> Any:
+        with ExitStack() as stack:
+            stack.enter_context(THREADS.bare(object()))
+            started = original(*args)
+            unfinished = stack.pop_all()
+        future_of(started).add_done_callback(lambda _: unfinished.close())
+        return started
+
+    setattr(rpc.api, name, start)
 
 
 def _wrap_store(watch: Watch, name: str) -> None:

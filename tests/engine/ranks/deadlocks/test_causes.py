@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from gradsync import run_ranks
 from gradsync.ranks.deadlocks.calls import disagreement
 from gradsync.ranks.inside.watch import process_group
 from gradsync.records import Collective
+
+LATE = 1.0  # seconds; a deadlock would be reported earlier
 
 
 def other_members(rank):
@@ -244,6 +247,26 @@ def test_shutdown_of_rpc_against_a_barrier_is_explained(failure_of):
     failure = failure_of(mix, 2)
 
     assert "Rank 0 is waiting in rpc.shutdown #1" in failure.diagnosis.explanation
+
+
+def reduce_later():
+    time.sleep(LATE)
+    dist.all_reduce(torch.ones(1))
+
+
+def test_a_call_of_rpc_may_enter_a_collective_on_another_rank():
+    def meet(rank, world_size):
+        rpc.init_rpc(f"worker{rank}", rank=rank, world_size=world_size)
+        if rank == 0:
+            later = rpc.rpc_async("worker1", reduce_later)
+            dist.all_reduce(torch.ones(1))
+            later.wait()
+            result = rpc.remote("worker1", reduce_later)
+            dist.all_reduce(torch.ones(1))
+            result.to_here()
+        rpc.shutdown()
+
+    run_ranks(meet, 2)
 
 
 def alone(rank):
