@@ -104,14 +104,25 @@ def _wrap_store(watch: Watch, name: str) -> None:
 
     def method(store: Any, keys: Any, *limit: timedelta) -> Any:
         wanted = [keys] if isinstance(keys, str) else list(keys)
-        if not watch.may_block(*limit or (store.timeout,)) or store.check(wanted):
+        blocks = watch.may_block(*limit or (store.timeout,)) and _is_ours(watch, store)
+        if not blocks or store.check(wanted):
             return original(store, keys, *limit)
-        label = f"the key {', '.join(wanted)}"
+        unset = [key for key in wanted if len(wanted) == 1 or not store.check([key])]
+        label = f"{'all of the keys' if len(unset) > 1 else 'the key'} {', '.join(unset)}"
         collective = watch.describe("store.wait", "store", members=watch.everyone, label=label)
         with watch.blocking(collective):
             return original(store, keys, *limit)
 
     setattr(store_class, name, method)
+
+
+def _is_ours(watch: Watch, store: Any) -> bool:
+    """Return whether this is the default group's store: other processes may know any other one."""
+    return watch.sees() and _innermost(store) is _innermost(distributed_c10d._get_default_store())
+
+
+def _innermost(store: Any) -> Any:
+    return getattr(store, "_underlying_non_prefix_store", store)
 
 
 def _world(watch: Watch, arguments: dict[str, Any]) -> Met:

@@ -109,6 +109,15 @@ def returns_without_the_key(rank):
         dist.distributed_c10d._get_default_store().get("ready")
 
 
+def returns_without_the_last_key(rank):
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.set("rank 1", "ready")
+    dist.barrier()
+    if rank == 0:
+        store.wait(["rank 1", "rank 2"])
+
+
 def skips_an_iteration(rank):
     for step in range(20):
         if rank == 1 and step == 3:
@@ -190,6 +199,7 @@ CAUSES = {
     other_tags: "rank 0 sends with tag 3, rank 1 receives with tag 4",
     waits_for_a_key: "Rank 0 is waiting in store.wait #1 (the key ready)",
     returns_without_the_key: "returned without setting the key ready of the store",
+    returns_without_the_last_key: "returned without setting the key rank 2 of the store",
     skips_an_iteration: "rank 1 called it 19 times and ranks 0, 2 and 3 called it 20 times",
     runs_other_modules: "The ranks run different modules at the same point.",
     uses_other_parameters_of_a_unit: "without gradients: sometimes.weight, sometimes.bias",
@@ -267,6 +277,17 @@ def test_a_call_of_rpc_may_enter_a_collective_on_another_rank():
         rpc.shutdown()
 
     run_ranks(meet, 2)
+
+
+def test_the_key_of_another_store_may_come_from_outside():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def wait(port):
+        return len(dist.TCPStore("127.0.0.1", port, is_master=False).get("go"))
+
+    threading.Timer(LATE, store.set, ["go", "yes"]).start()
+
+    assert list(run_ranks(wait, 2, port=store.port)) == [3, 3]
 
 
 def alone(rank):
