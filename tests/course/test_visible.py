@@ -54,6 +54,7 @@ SEEN = {
     "does-not-wait-for-the-other-ranks'-files",
     "reads-all-files-in-the-folder",
     "masks-in-backward-whatever-causal-is",
+    "asks-for-gradients-of-integers",
 }
 
 

@@ -41,14 +41,18 @@ RATE = 0.125
 class Times(nn.Module):
     """Multiplies the mean of each sample by one weight."""
 
-    def __init__(self, weight: float, shape: Sequence[int], repeated: int = 1) -> None:
+    def __init__(
+        self, weight: float, shape: Sequence[int], repeated: int = 1, *, integers: bool = False
+    ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.tensor(weight))
         self.shape = shape  # of a sample's output
         self.repeated = repeated  # views of the output's last dimension, which are not contiguous
+        self.integers = integers  # whether the output has the dtype int64
 
     def forward(self, inputs: Tensor) -> Tensor:
         outputs = (inputs * self.weight).flatten(1).mean(1).reshape(-1, *self.shape)
+        outputs = outputs.long() if self.integers else outputs
         return outputs if self.repeated == 1 else outputs.expand(-1, self.repeated)
 
 
@@ -63,12 +67,14 @@ def take_steps(rank: int, world_size: int, model_parallel: Any, case: Any) -> di
     `step` is the name of the function, `weights` are those of the stages, `sizes` the numbers of
     samples of the microbatches, `between` the shape of a sample's activations, which may be
     `repeated`, `stray` what a rank gets instead of data that it may not read, `frozen` the ranks
-    whose stages are frozen, and `training` the mode of all stages.
+    whose stages are frozen, `integers` the ranks whose stages return integers, and `training` the
+    mode of all stages.
     """
     last = rank == world_size - 1
     dtype = getattr(torch, case.get("dtype", "float32"))
     shape = ((), 1) if last else (case.get("between", (1,)), case.get("repeated", 1))
-    stage = Times(case["weights"][rank], *shape).to(dtype)
+    integers = rank in case.get("integers", ())
+    stage = Times(case["weights"][rank], *shape, integers=integers).to(dtype)
     stage.requires_grad_(rank not in case.get("frozen", ()))
     watched = Watched(stage).train(case.get("training", True))
     targets = torch.tensor(case["targets"]).to(dtype)
@@ -128,6 +134,11 @@ no_graph = raised_because(
     "have no graph, and backward must not run there.",
     phrase="does not require grad",
 )
+of_integers = raised_because(
+    "In this test a frozen stage returns integers. They have no gradient, so the next stage must "
+    "not ask for one: see `is_floating_point()`.",
+    phrase="can require gradients",
+)
 other_size = raised_because(
     "The microbatches may differ in size. Receive each activation and each gradient into a tensor "
     "of its own shape: the sender describes it, for every microbatch.",
@@ -145,7 +156,7 @@ def run_each(
     usual = {"step": step, "weights": list(weights), "sizes": [2, 1]}
     usual |= {"samples": INPUTS, "targets": TARGETS}
     stray = [read_stray_data] * any("stray" in case for case in cases)
-    rules = [everyone_sends(GUIDE), stages_summed, no_graph, other_size, *stray]
+    rules = [everyone_sends(GUIDE), stages_summed, no_graph, of_integers, other_size, *stray]
     given = [{**usual, **case} for case in cases]
     seen = ranks(probe_cases, len(weights), cases=given, mistakes=rules)
     raise_mistake(nobody_waited(seen, GUIDE))

@@ -1,8 +1,10 @@
 """The 1F1B pipeline: phase 2's promises, in an order that keeps few activations."""
 
 import pytest
+import torch
 
 from gradsync.testing import exercise, raise_mistake
+from support import small_pipelines
 from support.pipeline_steps import (
     STRAY,
     check_bytes,
@@ -15,6 +17,7 @@ from support.pipeline_steps import (
 )
 from support.probes.pipelines import cuts, draw_microbatches
 from support.rules.pipelines import diagnose_1f1b, too_many_alive
+from support.small_pipelines import INPUTS, TARGETS
 
 STEP = "pipeline_1f1b"
 
@@ -124,12 +127,18 @@ def test_only_activations_are_sent(ranks, rng):
 
 @exercise("phase3/pipeline_1f1b", points=0.25)
 def test_activations_of_any_shape_and_dtype(ranks, rng):
-    """Inputs may be integers; activations may be float64, large, and have up to six dimensions."""
+    """Inputs may be integers; activations float64, integers of a frozen stage, or 6-dimensional."""
     steps = [draw_microbatches(rng, [2, 1], "words")]
 
     seen = run(ranks, STEP, 3, steps, kind="words")
 
     check_gradients(seen, steps, kind="words")
+    first, second = rng.integers(2, 6, 2).astype(float).tolist()
+    case = {"weights": [first, second], "integers": [0], "frozen": [0]}
+    of_integers = small_pipelines.run(ranks, step=STEP, **case)
+    x, y = torch.tensor([INPUTS, TARGETS])
+    slope = 2 * (first * x * (first * second * x - y)).mean()
+    small_pipelines.check_gradients(of_integers, None, slope.item())
 
 
 @exercise("phase3/pipeline_1f1b", points=0.25)

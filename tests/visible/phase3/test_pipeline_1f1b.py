@@ -112,11 +112,18 @@ def test_only_the_ends_read_their_data(ranks):
 
 @exercise("phase3/pipeline_1f1b", points=1)
 def test_activations_of_any_shape_and_dtype(ranks):
-    """A sample's activations have five dimensions, or are of float64 with integers as inputs."""
-    doubles = {"between": [1, 1], "dtype": "float64", "inputs": "int64"}
+    """A sample's activations have five dimensions, or are of float64 with integers as inputs.
 
-    for seen in run_each(ranks, {"between": [1, 1, 1, 1, 1]}, doubles):
+    Those of a frozen stage are integers: 2, 2 and 4.
+    """
+    doubles = {"between": [1, 1], "dtype": "float64", "inputs": "int64"}
+    integers = {"integers": [0], "frozen": [0]}
+
+    *floats, last = run_each(ranks, {"between": [1, 1, 1, 1, 1]}, doubles, integers)
+
+    for seen in floats:
         check_gradients(seen, 12.0, 8.0)
+    check_gradients(last, None, 8.0)
 
 
 @exercise("phase3/pipeline_1f1b", points=1)
