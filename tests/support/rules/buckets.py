@@ -235,7 +235,7 @@ def lost_or_local(held: Sequence[phase1.Gradients], sent: Sequence[phase1.Gradie
     kept += "the other backward passes are. After finish(), everything in `grad` must be the mean "
     kept += "over the ranks, whether it came before or after what was sent."
     lost = "The gradients accumulated under no_sync() are lost: `grad` has only the gradients of "
-    lost += "the other backward pass. Average the accumulated `grad`, not only the new gradient."
+    lost += "the other backward pass. Average all of `grad`; overwrite nothing added since."
     mixed = [{n: mean[n] + own[n] for n in mean} for own in held]
     shrunk = [{n: mean[n] + own[n] / size for n in mean} for own in held]
     return [

@@ -150,7 +150,7 @@ def other_resumed_loss(
     text = (
         f"`train_loss` of the resumed epoch is {returned[0]:.4g}. It must be the mean over the "
         f"complete epoch, {whole:.4g}, or over the samples after the interruption, {rest:.4g}. "
-        "Save the sum of the losses so far, together with the number of samples in it."
+        "Save and restore the sum of the losses so far, together with the number of samples in it."
     )
     return Diagnosis("state-lost", (), text, guide=GUIDE)
 
