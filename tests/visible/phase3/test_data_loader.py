@@ -158,7 +158,7 @@ def test_two_ranks_share_each_global_batch(ranks):
 
 @exercise("phase3/TokenLoader", points=1)
 def test_each_epoch_has_its_own_order(ranks):
-    """20 sequences: epochs 0 and 1 differ, epoch 0 has the same order in two processes.
+    """20 sequences: epochs 0 and 1 differ, 0 comes again after 1, the same in two processes.
 
     The processes begin with different global seeds, and the loader does not set them.
     """
@@ -167,8 +167,8 @@ def test_each_epoch_has_its_own_order(ranks):
         for set_seed in (random.seed, np.random.seed, torch.manual_seed):
             set_seed(rank)
         seen = []
-        for epoch in (0, 1):
-            loader = data_loader.TokenLoader(numbered(20), 1, 1, 0)
+        loader = data_loader.TokenLoader(numbered(20), 1, 1, 0)
+        for epoch in (0, 1, 0):
             loader.set_epoch(epoch)
             seen.append([inputs[0][0] // 10 for inputs, _ in batches_of(loader)])
         return [seen, [random.random(), float(np.random.rand()), float(torch.rand(()))]]
@@ -179,6 +179,7 @@ def test_each_epoch_has_its_own_order(ranks):
         (first == second, "shuffle-differs-across-ranks", "Two processes get different orders."),
         (first[0] != sorted(first[0]), "not-shuffled", "Epoch 0 is in order."),
         (first[0] != first[1], "epoch-ignored", "Epochs 0 and 1 have the same order."),
+        (first[0] == first[2], "epoch-ignored", "After epoch 1, epoch 0 has another order."),
     ):
         check(holds, code, f"{text} The order depends on the seed and the epoch.", guide=GUIDE)
     check(

@@ -203,18 +203,20 @@ def test_what_is_no_checkpoint_is_refused(ranks):
     seen = ranks(probe, 2, damaged=list(damaged.values()))
 
     for rank, (found, ran) in enumerate(seen):
+        check(
+            not ran,
+            "unsafe-load",
+            "load_sharded runs code that is in a file. Load tensors and plain values only.",
+            ranks=[rank],
+            guide=GUIDE,
+        )
         for one, what in zip(found, damaged, strict=True):
             check(
-                not ran and "error" in one and (what == "code" or one["kind"]),
-                "unsafe-load" if ran else "incomplete-accepted",
-                f"With {what} in the folder, load_sharded "
-                + (
-                    "runs it."
-                    if ran
-                    else f"raises {one.get('error') or 'nothing'} on rank {rank}. It must raise a "
-                    "ValueError or a FileNotFoundError on every rank, also where the rank's own "
-                    "file is whole."
-                ),
+                "error" in one and (what == "code" or one["kind"]),
+                "incomplete-accepted",
+                f"With {what} in the folder, load_sharded raises {one.get('error') or 'nothing'} "
+                f"on rank {rank}. It must raise a ValueError or a FileNotFoundError on every rank, "
+                "also where the rank's own file is whole.",
                 ranks=[rank],
                 guide=GUIDE,
             )
