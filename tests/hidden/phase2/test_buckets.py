@@ -95,19 +95,20 @@ def check_means(seen, inputs, mistakes=(), roundings=ROUNDINGS, idle=None, dtype
         local = [{n: g for n, g in own.items() if dtype in (None, g.dtype)} for own in local]
         if idle is not None and step == len(inputs) - 1:
             local[idle] = zeros_of(local[idle])
+        mean = mean_of(local)
         elements = len(inputs) * sum(grad.numel() for grad in local[0].values())
         zeros = [zeros_of(own) for own in local]
         early = left_too_early(zeros, "only-some-parameters", local, elements)
         known = averaging_mistakes(local, departures=[early], steps=len(inputs))
         assert_on_every_rank(
             each(seen, lambda value, step=step, local=local: {n: value[step][n] for n in local[0]}),
-            mean_of(local),
+            mean,
             mistakes=[some_undivided, *left_in_bucket(local, before), *mistakes, *known],
             otherwise=f"after finish() in step {step + 1}, the gradients are not the mean over the "
             "ranks",
             roundings=roundings,
         )
-        before = mean_of(local)
+        before = mean
 
 
 @pytest.mark.parametrize("caps", [{4: SMALL}, {2: 25.0, 1: SMALL}], ids=["4", "2 and 1"])

@@ -215,8 +215,8 @@ def check_blocks(
 ) -> None:
     """Check what `probe_whole` returned: each rank's part is a block of the full layer."""
     size = seen.world_size
-    outputs = first.shape[0]
-    strided = [feature for rank in range(size) for feature in range(rank, outputs, size)]
+    gathered, summed = inputs @ first.T, hidden @ second.T
+    strided = [feature for rank in range(size) for feature in range(rank, len(first), size)]
     text = (
         "Each rank has loaded every N-th row or column. But layers that gather their outputs, or "
         "split their inputs, put the parts one after the other: rank 0 has the first block, rank "
@@ -224,10 +224,10 @@ def check_blocks(
     )
     assert_on_every_rank(
         seen,
-        [inputs @ first.T, hidden @ second.T],
+        [gathered, summed],
         mistakes=[
             ends_with(
-                [[(inputs @ first.T)[:, strided], hidden @ second[:, strided].T]] * size,
+                [[gathered[:, strided], hidden @ second[:, strided].T]] * size,
                 "differs-from-single-process",
                 text,
                 GUIDE,
