@@ -135,7 +135,8 @@ class Tally:
             self.kept += 1
         if outcome.change is not None:
             self.again += 1
-            self.changes += [change_line(outcome.change)] if outcome.change.tests else []
+            if outcome.change.tests:
+                self.changes.append(change_line(outcome.change))
 
     def following(self, execution: Execution, progress: Lines) -> Execution:
         """Return an execution that reports to the display and to this tally."""

@@ -102,11 +102,7 @@ class DeadlockDetector:
 
     def _begin(self, event: Event, collective: Collective) -> bool:
         rank = event.rank
-        if collective.after and (place := (rank, collective.op, collective.where)):
-            if place in self._handlers:
-                collective = replace(collective, after=None)
-            elif len(self._handlers) < MAX_LINES:
-                self._handlers.add(place)
+        collective = self._without_routine_exception(rank, collective)
         call = self._enter(rank, collective)
         self._count(event, collective)
         self._calls[rank, event.call] = call
@@ -118,6 +114,17 @@ class DeadlockDetector:
         if rank in self._refused:
             self._waiting[rank][event.thread] = call  # it blocks or fails
         return rank not in self._refused
+
+    def _without_routine_exception(self, rank: int, collective: Collective) -> Collective:
+        """Return a call without its exception, if the rank has reached its line so before."""
+        if not collective.after:
+            return collective
+        line = (rank, collective.op, collective.where)
+        if line in self._handlers:
+            return replace(collective, after=None)
+        if len(self._handlers) < MAX_LINES:
+            self._handlers.add(line)
+        return collective
 
     def _note_unmet(self, rank: int, call: Call) -> None:
         unmet = self._unmet[rank]

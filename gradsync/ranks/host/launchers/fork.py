@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +99,8 @@ class ForkLauncher:
             if self._group is not None and (group := _make_group()):
                 self._sibling_groups.append(group)
                 folders = group.folders()
-            with ExitStack() as unanswered:  # also after Ctrl-C: the sibling ends with its socket
-                ours, theirs = packets.pair()
-                unanswered.enter_context(ours)
+            ours, theirs = packets.pair()
+            try:
                 with theirs, suppress(OSError):  # it may have ended
                     packets.send(
                         control, [theirs.fileno()], do="sibling", outlives=outlives, group=folders
@@ -110,7 +109,9 @@ class ForkLauncher:
                 if not packets.receive(ours):
                     raise LauncherError(GONE)
                 ours.settimeout(END_SECONDS)
-                unanswered.pop_all()
+            except BaseException:  # also Ctrl-C: the sibling ends with its socket
+                ours.close()
+                raise
             return ours
 
     def await_siblings(self) -> None:
